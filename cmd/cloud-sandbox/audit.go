@@ -94,7 +94,7 @@ anew.`,
 	return cmd
 }
 
-// verify has check look at the log that args name.
+// verify has check read the log that args name.
 func verify(cmd *cobra.Command, check *audit.Checker, args []string) error {
 	if len(args) == 0 {
 		return withAudit(cmd, func(s sandbox.AuditStore) error { return check.Store(cmd.Context(), s) })

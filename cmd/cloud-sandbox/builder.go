@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// builderCommand is started by the launcher, and not by people.
+// builderCommand is run by the launcher, not by people.
 func builderCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    serve.BuilderCommand,
@@ -32,7 +32,7 @@ func builderCommand() *cobra.Command {
 	}
 }
 
-// savedCommand is started by whoever removes images and builds, and not by people.
+// savedCommand is run when images and builds are removed, not by people.
 func savedCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    serve.SavedCommand + " image|build NAME",

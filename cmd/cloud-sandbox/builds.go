@@ -17,7 +17,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
 
-// build is what is told of one build.
+// build is the output for one build.
 type build struct {
 	launch.Build
 	Snapshots int `json:"snapshots"`

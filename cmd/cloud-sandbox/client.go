@@ -13,12 +13,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 )
 
-// needsServer says where a command works that this program does not have.
+// needsServer is the error of a command that this client-only program lacks.
 func needsServer(cmd *cobra.Command) error {
 	return fmt.Errorf("`%s` works on the data folder of a server, which needs Linux: run it on the server's machine with the whole program; this one, for %s, is the command line alone and uses a server with --url", cmd.CommandPath(), runtime.GOOS)
 }
 
-// serverCommands are those of onServer, which say where they work.
+// serverCommands returns stubs for onServer whose error says where they work.
 func serverCommands() []*cobra.Command {
 	all := make([]*cobra.Command, len(onServer))
 	for i, name := range onServer {
@@ -30,7 +30,7 @@ func serverCommands() []*cobra.Command {
 	return all
 }
 
-// toldItself is for the whole program: nothing here starts a process that tells its
+// toldItself is for the full program: the client starts no process that prints its own
 // errors.
 func toldItself(error) bool { return false }
 

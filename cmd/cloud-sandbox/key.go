@@ -31,7 +31,7 @@ func keyCommand() *cobra.Command {
 	})
 }
 
-// checkTenant keeps slashes for the Tenants of users that a key vouches for.
+// checkTenant rejects slashes: they are for the Tenants of users that a key vouches for.
 func checkTenant(tenant string) error {
 	if tenant == "" || len(tenant) > 100 || strings.Contains(tenant, "/") {
 		return errors.New("--tenant must have 1 to 100 bytes and no slash")
@@ -39,15 +39,14 @@ func checkTenant(tenant string) error {
 	return nil
 }
 
-// localKeys are a Tenant's, of a data folder; what is done to them goes into its
-// audit log.
+// localKeys are the Keys of one Tenant in a data folder; changes go into its audit log.
 type localKeys struct {
 	tenant sandbox.TenantID
 	keys   *keys.Service
 	log    sandbox.AuditStore
 }
 
-// did records what the operator did, with what came of it.
+// did records an operation of the operator and its result.
 func (l localKeys) did(ctx context.Context, operation, key string, err error) error {
 	return serve.AuditOperator(ctx, l.log, sandbox.AuditEntry{Tenant: l.tenant, Operation: operation, Target: key}, err)
 }
@@ -84,7 +83,7 @@ func (l localKeys) RevokeKey(ctx context.Context, id string) error {
 	return l.did(ctx, "deleteKey", id, l.keys.Revoke(ctx, serve.Operator(l.tenant, sandbox.RoleOperator), id))
 }
 
-// keyOf is a Key as a server shows it, with its secret where that is not empty.
+// keyOf is a Key as the API shows it, with its secret unless that is empty.
 func keyOf(k sandbox.Key, secret string) v1.Key {
 	view := rest.KeyViewOf(k)
 	view.Secret = secret

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
 
-// serverCommands are the commands that need the server's own parts: those of
-// onServer, and some that the server starts itself.
+// serverCommands are the commands that need the server's own parts: onServer, and some
+// that the server runs itself.
 func serverCommands() []*cobra.Command {
 	return []*cobra.Command{
 		serveCommand(), doctorCommand(), downCommand(), tokenCommand(), trustCommand(), buildsCommand(), secretsCommand(),
@@ -25,7 +25,7 @@ func serverCommands() []*cobra.Command {
 	}
 }
 
-// toldItself reports whether err was told by the process that it is about.
+// toldItself reports whether the process that err is about has already printed it.
 func toldItself(err error) bool { return errors.Is(err, launch.ErrServer) }
 
 // given returns the flags that were set on the command line, by name.
@@ -47,8 +47,8 @@ func onFolder(cmd *cobra.Command) (string, error) {
 	return config.DataFolder(given(cmd), os.Getenv)
 }
 
-// withStore calls use with the Store of the data folder, for root and the server's
-// own user; what says what is in there.
+// withStore calls use with the Store of the data folder, for root and the server's own
+// user; what names the data in an error.
 func withStore(cmd *cobra.Command, what string, use func(sandbox.Store) error) error {
 	if os.Geteuid() != 0 && os.Geteuid() != launch.ServerUID {
 		return fmt.Errorf("%s to the server: run it as root", what)

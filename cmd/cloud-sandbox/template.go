@@ -43,7 +43,7 @@ func templates(cmd *cobra.Command) (*template.Store, error) {
 	return serve.OpenTemplates(launch.Layout{Root: data})
 }
 
-// localTemplates are the operator's, of a data folder.
+// localTemplates are the operator's Templates in a data folder.
 type localTemplates struct{ store *template.Store }
 
 // Templates implements cli.Templates.
@@ -126,7 +126,7 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 	return cli.BuiltTemplate{Template: ref.String(), Version: image.Digest, Source: image.Source, SizeBytes: image.Size, Cached: image.Cached}, nil
 }
 
-// packed is an archive of files, in a file without a name.
+// packed writes an archive of files to an unnamed file.
 func packed(ctx context.Context, files []cli.PutFile) (*os.File, error) {
 	f, err := os.CreateTemp("", "cloud-sandbox-files-*")
 	if err != nil {
@@ -229,7 +229,7 @@ for "cloud-sandbox template import" on another machine with the same processor.`
 			if err != nil {
 				return err
 			}
-			defer os.Remove(f.Name()) // what did not get its name
+			defer os.Remove(f.Name()) // if the rename did not happen
 			made, err := store.Export(cmd.Context(), args[0], f)
 			if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 				return err

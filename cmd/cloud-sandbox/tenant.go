@@ -36,8 +36,7 @@ func tenantCommand() *cobra.Command {
 	})
 }
 
-// localTenants are those of a data folder; what is done to them goes into its audit
-// log.
+// localTenants are the Tenants of a data folder; changes go into its audit log.
 type localTenants struct {
 	tenants *tenants.Service
 	store   interface {
@@ -47,15 +46,15 @@ type localTenants struct {
 	images *template.Store
 }
 
-// operator is who works on a data folder.
+// operator is the Identity of a command on a data folder.
 func operator() sandbox.Identity { return serve.Operator("", sandbox.RoleOperator) }
 
-// did records what the operator did to a Tenant, with what came of it.
+// did records an operation of the operator on a Tenant and its result.
 func (l localTenants) did(ctx context.Context, operation, id string, err error) error {
 	return serve.AuditOperator(ctx, l.store, sandbox.AuditEntry{Tenant: sandbox.TenantID(id), Operation: operation, Target: id}, err)
 }
 
-// changed is a Tenant as a server tells of it, once what was done to it is recorded.
+// changed records the operation and returns the Tenant as the API shows it.
 func (l localTenants) changed(ctx context.Context, operation string, t sandbox.Tenant, id string, err error) (view v1.Tenant, _ error) {
 	if err := l.did(ctx, operation, id, err); err != nil {
 		return view, err

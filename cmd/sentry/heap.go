@@ -17,22 +17,22 @@ import (
 const (
 	// busyPercent keeps the heap of a sentry small while its Sandbox is used.
 	busyPercent = 40
-	// workPercent all but switches the collector off while a state is saved or loaded:
-	// what that allocates is two to four times the heap of before.
+	// workPercent nearly switches the collector off while a state is saved or loaded:
+	// that allocates two to four times the previous heap.
 	workPercent = 800
 	// restAfter is the time from the start of a sentry, or the end of its work, to the
-	// collection that gives back what it used.
+	// collection that returns its memory.
 	restAfter = 1200 * time.Millisecond
 	// quietAfter is the time without a collection after which a sentry is idle.
 	quietAfter = 10 * time.Second
-	// An idle sentry counts as used when it holds idleSlack bytes more, or idleShare of
-	// what it holds where that is more. The runtime keeps 1 MiB away from a limit.
+	// An idle sentry counts as used when its memory grows by idleSlack bytes, or by
+	// 1/idleShare if that is more. The runtime keeps 1 MiB away from a limit.
 	idleSlack, idleShare = 2 << 20, 4
 )
 
-// tuneHeap keeps the collector away while a sentry boots, saves or loads a state,
-// and makes it keep the heap small otherwise. runsc wipes the environment of a
-// sentry, so GOGC cannot be set from outside.
+// tuneHeap holds the collector off while a sentry boots, saves or loads a state, and
+// keeps the heap small otherwise. runsc wipes a sentry's environment, so GOGC cannot be
+// set from outside.
 func tuneHeap() {
 	told := make(chan os.Signal, 4)
 	signal.Notify(told, sentryhost.SignalWork, sentryhost.SignalRest)
@@ -40,19 +40,18 @@ func tuneHeap() {
 	go new(heap).keep(told, collections())
 }
 
-// heap is the memory of a sentry. An idle one collects nothing: the runtime would do
-// so every two minutes otherwise, which of a thousand sentries takes a good part of a
-// processor.
+// heap controls the collector of a sentry. An idle sentry does not collect: the runtime
+// would every two minutes, and for a thousand sentries that costs a good part of a core.
 type heap struct {
 	idle   bool
-	cycles uint64 // collections that there were when it became idle
+	cycles uint64 // collections when it became idle
 }
 
-// keep has the collector do what suits what the sentry does, until told is closed. It
-// gives back what is free when the sentry becomes idle, and does not wake it up again.
+// keep adapts the collector to the sentry's work until told is closed. When the sentry
+// becomes idle it returns free memory to the host once.
 func (h *heap) keep(told <-chan os.Signal, collected <-chan struct{}) {
 	rest := time.NewTimer(restAfter)
-	working, owing := false, true // owing: what a boot, a save or a load needed is to be given back
+	working, owing := false, true // owing: the memory of a boot, save or load is still to be returned
 	for {
 		select {
 		case s, ok := <-told:
@@ -79,14 +78,14 @@ func (h *heap) keep(told <-chan os.Signal, collected <-chan struct{}) {
 	}
 }
 
-// use has the collector run whenever the heap has grown by percent.
+// use makes the collector run whenever the heap has grown by percent.
 func (h *heap) use(percent int) {
 	h.idle = false
 	debug.SetMemoryLimit(math.MaxInt64)
 	debug.SetGCPercent(percent)
 }
 
-// rest gives back what is free, and has the collector run when there is much more.
+// rest returns free memory, and lets the collector run only when the heap has grown much.
 func (h *heap) rest() {
 	debug.SetGCPercent(-1)
 	debug.FreeOSMemory()
@@ -95,7 +94,7 @@ func (h *heap) rest() {
 	h.idle, h.cycles = true, cycles()
 }
 
-// held is the memory that the runtime has of the host, in bytes.
+// held is the host memory that the runtime holds, in bytes.
 func held() int64 {
 	const all, released = "/memory/classes/total:bytes", "/memory/classes/heap/released:bytes"
 	s := []metrics.Sample{{Name: all}, {Name: released}}
@@ -103,14 +102,14 @@ func held() int64 {
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
 }
 
-// cycles counts the collections that are over.
+// cycles counts finished collections.
 func cycles() uint64 {
 	s := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
 }
 
-// collections returns what gets a value after collections.
+// collections returns a channel that gets a value after each collection.
 func collections() <-chan struct{} {
 	over := make(chan struct{}, 1)
 	type canary struct{ _ *byte } // has a pointer: the runtime collects it by itself

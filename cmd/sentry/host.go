@@ -55,15 +55,15 @@ func runHost(args []string, log *slog.Logger) error {
 			return fmt.Errorf("the flag --%s is missing", name)
 		}
 	}
-	if cfg.Saved == "" { // as the launcher lays it out, which starts hosts of earlier builds too
+	if cfg.Saved == "" { // the launcher's layout; it starts hosts of earlier builds too
 		cfg.Saved = filepath.Join(filepath.Dir(filepath.Dir(cfg.Dir)), "saved")
 	}
-	const nobody = 65534 // which sentries run as
+	const nobody = 65534 // the user of sentries
 	if cfg.LinkUID <= 0 || cfg.LinkUID == nobody {
 		return fmt.Errorf("--link-uid must name a user that nothing else runs as, neither root nor nobody")
 	}
 	unix.Umask(0o022)
-	// runsc logs every step, for every Boot; what matters comes back as an error.
+	// runsc logs every step of every Boot; relevant failures come back as errors.
 	gvisorlog.SetLevel(gvisorlog.Warning)
 	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: io.Discard}})
 	h, err := server.New(cfg, log)

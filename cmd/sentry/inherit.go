@@ -15,8 +15,8 @@ import (
 // maxDescriptor is above every number that a descriptor can have here.
 const maxDescriptor = 1 << 23
 
-// lastGiven is the highest descriptor that args name; 2 when they name none. Flags
-// that name descriptors end in -fd or -fds.
+// lastGiven is the highest descriptor in args; 2 without any. Flags that name descriptors
+// end in -fd or -fds.
 func lastGiven(args []string) int {
 	last := 2
 	for _, a := range args {
@@ -33,11 +33,10 @@ func lastGiven(args []string) int {
 	return last
 }
 
-// closeStray closes the sockets that came along by mistake. runsc makes the
-// control socket of a sentry without close-on-exec, so a sentry is born with a
-// second copy of its own, and with those of all that are being started beside it:
-// a compromised one could pose as another. Where the number of a copy is one that
-// the sentry wants for itself, it cannot start at all.
+// closeStray closes stray inherited sockets. runsc makes a sentry's control socket
+// without close-on-exec. A sentry so inherits a second copy of its own, and copies of
+// those of all sentries being started at that time: a compromised one could pose as
+// another. If a copy has a number that the sentry needs, it cannot start.
 func closeStray(args []string) error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if errors.Is(err, os.ErrNotExist) {

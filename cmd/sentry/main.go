@@ -29,6 +29,6 @@ func main() {
 	freeLoopback()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",
-		new(sentrycmd.Umount): "internal", // where package early does not do it
+		new(sentrycmd.Umount): "internal", // if package early did not do it
 	}, nil)
 }

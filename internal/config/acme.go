@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// maxACMEHosts bounds the certificates that are asked for.
+// maxACMEHosts bounds the certificates to request.
 const maxACMEHosts = 20
 
-// ACME says for which hosts certificates come from whom; without Hosts none do.
+// ACME configures automatic certificates; without Hosts there are none.
 type ACME struct {
 	Hosts     []string
-	Email     string // the authority may write to it; may be empty
+	Email     string // contact for the authority; may be empty
 	Directory string // URL of the authority; empty: Let's Encrypt
 }
 
-// parseACMEHosts reads names of hosts with commas between.
+// parseACMEHosts reads host names separated by commas.
 func parseACMEHosts(v string) ([]string, error) {
 	var out []string
 	for host := range strings.SplitSeq(v, ",") {

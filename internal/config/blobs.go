@@ -18,27 +18,26 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Blobs says where copies of Snapshots are kept, and how many need not be here.
+// Blobs configures where copies of Snapshots are kept, and the local disk limit.
 type Blobs struct {
-	// Dir is a folder, or Bucket one of S3, with Prefix before each name; both
-	// empty: no copies are kept.
+	// Dir is a folder, or Bucket an S3 bucket, with Prefix before each name; both empty:
+	// no copies are kept.
 	Dir, Bucket, Prefix string
 
 	Endpoint, Region     string // of S3
 	AccessKey, SecretKey string
-	CredentialsFile      string // in place of both
+	CredentialsFile      string // instead of AccessKey and SecretKey
 
-	Keys    [][]byte // of blobsKeyBytes: the first seals what leaves, all of them open it
+	Keys    [][]byte // of blobsKeyBytes; the first encrypts, all of them decrypt
 	KeyFile string   // holds them, in hex
 
-	// DiskBytes is how much Snapshots may take here; zero: any.
+	// DiskBytes limits the local disk space of Snapshots; zero: no limit.
 	DiskBytes int64
-	// BacklogRate is how many bytes a second are copied of Snapshots that were made
-	// before; zero: as many as can be.
+	// BacklogRate limits copying of older Snapshots, in bytes a second; zero: no limit.
 	BacklogRate int64
 }
 
-// Wanted reports whether copies are to be kept.
+// Wanted reports whether copies are kept.
 func (b *Blobs) Wanted() bool { return b.Dir != "" || b.Bucket != "" }
 
 var bucketPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
@@ -76,8 +75,8 @@ const (
 	defaultBacklogRate = 32 << 20
 )
 
-// parseBlobsKeys reads keys in hex, separated by commas or space; lines that begin
-// with '#' are passed over. It never shows what it read.
+// parseBlobsKeys reads keys in hex, separated by commas or space; lines that begin with
+// '#' are skipped. Its errors never contain its input.
 func parseBlobsKeys(text string) (keys [][]byte, err error) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(strings.TrimSpace(line), "#") {

@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// Client is how the commands that use a server reach it.
+// Client configures how client commands reach a server.
 type Client struct {
 	// URL of the server, http or https, without a slash at its end.
 	URL string
-	// Key is the bearer that requests carry. Empty: the server, which is in
-	// dev mode on this machine, is asked for a token for UserID.
+	// Key is the bearer of requests. Empty: the server, in dev mode on this machine,
+	// mints a token for UserID.
 	Key string
-	// UserID is whom to be in dev mode; each has sandboxes of its own. ByUser says that
-	// it was asked for.
+	// UserID is the user in dev mode; each has sandboxes of its own. ByUser: the user was
+	// given explicitly.
 	UserID string
 	ByUser bool
 }
@@ -31,23 +31,21 @@ const (
 	FlagUserID = "user-id"
 )
 
-// Defaults of a Client. The user is the one of the examples with curl and of the
-// SDK's default, so that all see the same sandboxes.
+// Defaults of a Client. The curl examples and the SDK default to the same user, so that
+// all see the same sandboxes.
 const (
 	DefaultURL    = "http://localhost:8080"
 	DefaultUserID = "test"
 )
 
-// AddressFile is where a server with this data folder says, while it runs, at
-// which URL it answers.
+// AddressFile holds the URL of a server with this data folder while it runs.
 func AddressFile(data string) string { return filepath.Join(data, "run", "address") }
 
 // LockFile is the file in the data folder that a server locks while it runs.
 const LockFile = "lock"
 
-// toldURL is the address of the server that runs with the data folder, empty
-// when none does: one that was killed leaves its address, which may be another
-// program's by now.
+// toldURL is the URL of the server that runs with the data folder; empty: none runs. A
+// killed server leaves its address, which another program may use by now.
 func toldURL(flags map[string]string, getenv func(string) string) (string, error) {
 	data, err := DataFolder(flags, getenv)
 	if err != nil {
@@ -66,11 +64,10 @@ func toldURL(flags map[string]string, getenv func(string) string) (string, error
 	return strings.TrimSpace(string(raw)), err
 }
 
-// LoadClient returns the defaults, changed by what a server on this machine
-// wrote, changed by the environment, changed by flags, and checked; flags and
-// empty variables are as for Load. A data folder that a flag names is one of the
-// server that runs with it, and an error together with an address. A user that a flag names is stronger than a
-// key of the environment.
+// LoadClient returns the defaults, overridden by the running server's address, then the
+// environment, then flags, and checked; flags and empty variables are as for Load. A data
+// folder flag selects the server that runs with it; an error together with an address. A
+// user flag overrides a key of the environment.
 func LoadClient(flags map[string]string, getenv func(string) string) (Client, error) {
 	told, err := toldURL(flags, getenv)
 	if err != nil {
@@ -108,7 +105,7 @@ func LoadClient(flags map[string]string, getenv func(string) string) (Client, er
 	return c, nil
 }
 
-// CheckKey says what to do when there is no key for a server that needs one.
+// CheckKey returns an error with advice if a server needs a key and there is none.
 func (c Client) CheckKey() error {
 	u, err := url.Parse(c.URL)
 	if err == nil && c.Key == "" && !loopback(strings.ToLower(u.Hostname())) {
@@ -117,7 +114,8 @@ func (c Client) CheckKey() error {
 	return err
 }
 
-// CheckPrivate says why what is sent to the server may be read or changed on the way.
+// CheckPrivate returns an error if traffic to the server may be read or changed on the
+// way.
 func (c Client) CheckPrivate() error {
 	u, err := url.Parse(c.URL)
 	if err == nil && u.Scheme != "https" && !loopback(strings.ToLower(u.Hostname())) {

@@ -23,134 +23,124 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// Config is what the operator decides. Load fills in every default; a Config
-// made by hand has none.
+// Config is the operator's configuration. Load fills in every default; a Config made by
+// hand has none.
 type Config struct {
-	// Role is the one that the process has alone; empty: all.
+	// Role is the only role of the process; empty: all roles.
 	Role string
-	// Addr is where the gateway, or the process of another role, listens,
-	// host:port. The host "localhost" means
-	// both loopback addresses, so that every client finds it.
+	// Addr is where the gateway, or the process of another role, listens, host:port. The
+	// host "localhost" means both loopback addresses, so that every client finds it.
 	Addr string
-	// Data is the absolute path of the folder that keeps everything.
+	// Data is the absolute path of the data folder.
 	Data string
 	// Dev lets anyone mint tokens; it is only for a loopback Addr.
 	Dev bool
-	// DevFailpoint is a file by which tests have a server in dev mode die at a step;
-	// empty: none does.
+	// DevFailpoint is a file by which tests crash a server in dev mode at a step; empty:
+	// never.
 	DevFailpoint string
 	// Secret signs tokens, at least MinSecret bytes. In dev mode Load may leave
 	// it empty; KeepSecret then fills it in.
 	Secret []byte
 
-	PoolMin int // idle Boots that each Pool keeps ready; 0 keeps none
-	PoolMax int // idle Boots that a Pool never exceeds; 0 parks nothing
-	// SnapshotCache is how many bytes of Snapshots stay ready to be started from,
-	// and SnapshotPackAfter for how long those do that nobody uses.
+	PoolMin int // idle Boots that each Pool keeps ready; 0: none
+	PoolMax int // idle Boots of a Pool at most; 0 parks none
+	// SnapshotCache is how many bytes of Snapshots stay unpacked for fast starts. Unused
+	// ones are packed after SnapshotPackAfter.
 	SnapshotCache     int64
 	SnapshotPackAfter time.Duration
-	// BuildCache is how many bytes builds of Templates keep of their steps, for each
-	// Tenant; zero: none.
+	// BuildCache is how many bytes of build steps are cached for each Tenant; zero: none.
 	BuildCache int64
-	// SpareSentries is how many sentries wait, with nothing in them, for the next
-	// starts.
+	// SpareSentries is how many empty pre-warmed sentries wait for the next starts.
 	SpareSentries int
-	// OldestGVisor is the oldest version of gVisor that saved memory is resumed with;
-	// empty: whatever it was saved with.
+	// OldestGVisor is the oldest version of gVisor that resumes saved memory; empty: any.
 	OldestGVisor string
-	// Blobs is where copies of Snapshots are kept.
+	// Blobs configures copies of Snapshots.
 	Blobs Blobs
-	// StartWait is how long a request may be expected to wait until its Sandbox
-	// is started or resumed.
+	// StartWait is the longest expected wait of a request to start or resume a Sandbox.
 	StartWait time.Duration
 
-	SandboxImage string // OCI reference that the Template "base" is made of
-	// InexactImages lets what differs in distribution or version stand in for an image
-	// whose registry does not answer.
+	SandboxImage string // OCI reference for the Template "base"
+	// InexactImages allows an image of another distribution or version if a registry does
+	// not answer.
 	InexactImages bool
 	Egress        sandbox.NetworkPolicy
-	// EgressOpen lists what Sandboxes may reach although it is not public, each
-	// an address or a CIDR, perhaps with ports.
+	// EgressOpen lists addresses that Sandboxes may reach although they are not public,
+	// each an address or a CIDR, optionally with ports.
 	EgressOpen []string
-	// Quota bounds each Tenant that has none of its own.
+	// Quota bounds each Tenant without a quota of its own.
 	Quota sandbox.Quota
-	// AuditLife is how long the audit log is kept; zero: for ever.
+	// AuditLife is how long the audit log is kept; zero: forever.
 	AuditLife time.Duration
-	// UsageLife is how long usage can be asked for; zero: for ever. Prices are
-	// what it costs.
+	// UsageLife is how long usage can be queried; zero: forever. Prices are its cost.
 	UsageLife time.Duration
 	Prices    sandbox.Prices
-	// Issuers are the identity providers whose tokens are taken.
+	// Issuers are the identity providers whose tokens are accepted.
 	Issuers []oidc.Issuer
-	// NameServers answer Sandboxes' questions in place of the host's, each
-	// ADDRESS:PORT; at most MaxNameServers.
+	// NameServers answer Sandboxes' DNS queries instead of the host's, each ADDRESS:PORT;
+	// at most MaxNameServers.
 	NameServers []string
-	// RateLimits bound how often each caller may ask.
+	// RateLimits bound the request rate of each caller.
 	RateLimits ratelimit.Rules
-	// TrustedProxies are the addresses of proxies that are believed where a request
-	// comes from.
+	// TrustedProxies are proxies whose statement of a client's address is believed.
 	TrustedProxies []netip.Prefix
 	LogLevel       slog.Level
 
-	// Domain is where clients reach ports of Sandboxes, as PORT-ID.Domain; it may
-	// have a port. Empty: by whatever name they know.
+	// Domain is where clients reach ports of Sandboxes, as PORT-ID.Domain; it may have a
+	// port. Empty: any name.
 	Domain string
 	// TLSCert and TLSKey are absolute paths of files in PEM; empty: no TLS.
 	TLSCert, TLSKey string
-	ACME            ACME // instead of them
-	// DevTLS has the server certify names of this machine by an authority of its own,
-	// instead of either; it is only for dev mode.
+	ACME            ACME // instead of TLSCert and TLSKey
+	// DevTLS makes the server issue certificates for this machine's names from its own
+	// authority, instead of either; only for dev mode.
 	DevTLS bool
-	// E2BTemplates are names that E2B's clients know, and images that they build
-	// from, NAME:* for any tag, each with the Template that
-	// is meant when none has it.
+	// E2BTemplates maps names that E2B's clients use, and images that they build from,
+	// NAME:* for any tag, to Templates. It applies if no Template has the name.
 	E2BTemplates map[string]string
-	// E2BSecure has the services inside the Sandboxes that E2B's clients create ask
-	// for a token, also where a client wants none.
+	// E2BSecure makes the services inside E2B clients' Sandboxes require a token, even if
+	// a client does not ask for it.
 	E2BSecure bool
 
-	// NodeName is the Node's, for the role node.
+	// NodeName is the name of the Node, for the role node.
 	NodeName string
 	// ServiceSecret signs the calls between roles, at least MinSecret bytes;
 	// empty: one is kept in the data folder.
 	ServiceSecret []byte
-	// Where roles are reached, unix:/PATH or http://HOST:PORT; empty: by their
-	// sockets in the data folder.
+	// Addresses of roles, unix:/PATH or http://HOST:PORT; empty: their sockets in the
+	// data folder.
 	SessionManagerURL, SchedulerURL, NodeURL string
 
-	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the
-	// current one first; SecretsKeyFile is the absolute path of a file with them.
-	// Both empty: there are no secrets, or in dev mode one key that is kept under
-	// Data.
+	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the current
+	// one first; SecretsKeyFile is the absolute path of a file with them. Both empty:
+	// secrets are off, or in dev mode use one key kept under Data.
 	SecretsKeys, SecretsKeyFile string
-	// SecretsRoots is the absolute path of a file in PEM with authorities that hosts
-	// which get secrets may be certified by, beside those that the system trusts;
-	// empty: none.
+	// SecretsRoots is the absolute path of a file in PEM with extra authorities for hosts
+	// that get secrets, beside the system's; empty: none.
 	SecretsRoots string
 
 	// CACerts is the absolute path of a file in PEM with authorities that every Sandbox
-	// trusts, beside those that its Template knows; empty: none.
+	// trusts, beside its Template's; empty: none.
 	CACerts string
 
-	// UpstreamProxy is the URL of an upstream.Proxy that connections of Sandboxes go
-	// through; empty: none.
+	// UpstreamProxy is the URL of an upstream.Proxy for Sandboxes' connections; empty:
+	// none.
 	UpstreamProxy string
 
-	// Webhooks are URLs that are told of events; WebhookSecret signs that, at least
-	// MinSecret bytes. WebhookEvents are the kinds; nil: those of security.
+	// Webhooks are URLs that receive events; WebhookSecret signs them, at least MinSecret
+	// bytes. WebhookEvents are the kinds; nil: the security kinds.
 	Webhooks      []string
 	WebhookEvents []sandbox.EventKind
 	WebhookSecret []byte
 
-	// Warnings are sentences to log once the logger exists.
+	// Warnings are sentences to log once a logger exists.
 	Warnings []string
 }
 
-// MinSecret is the least length of a signing secret in bytes: that of the
-// SHA-256 that HS256 is made of.
+// MinSecret is the least length of a signing secret in bytes: the output size of SHA-256,
+// as HS256 requires.
 const MinSecret = 32
 
-// publishedSecret stands in old examples, so anyone can sign with it.
+// publishedSecret appears in old examples, so anyone can sign with it.
 const publishedSecret = "cloud-sandbox-secret"
 
 // Names of the flags that Load knows.
@@ -162,7 +152,7 @@ const (
 	FlagLogLevel = "log-level"
 )
 
-// A setting is one thing that an operator may set.
+// A setting is one option that an operator may set.
 type setting struct {
 	flag  string // empty: environment only
 	env   string
@@ -230,7 +220,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_NAMESERVERS", func(c *Config, v string) (err error) { c.NameServers, err = parseNameServers(v); return }},
 }
 
-// MaxNameServers is how many name servers are asked in turn.
+// MaxNameServers is how many name servers are tried in turn.
 const MaxNameServers = 3
 
 func parseOpen(v string) ([]string, error) {
@@ -268,10 +258,10 @@ func parseNameServers(v string) ([]string, error) {
 	return out, nil
 }
 
-// maxProxies bounds what every request is compared with.
+// maxProxies bounds the comparisons per request.
 const maxProxies = 64
 
-// parseProxies reads addresses and CIDRs with commas between.
+// parseProxies reads addresses and CIDRs separated by commas.
 func parseProxies(v string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for text := range strings.SplitSeq(v, ",") {
@@ -319,11 +309,11 @@ func defaults(getenv func(string) string) Config {
 	}
 }
 
-// DefaultSandboxImage is the image that the Template base is made of, and for which the
-// one that a release brings along stands.
+// DefaultSandboxImage is the image of the Template base. The base that a release includes
+// replaces it.
 const DefaultSandboxImage = "python:3.11-slim"
 
-// defaultData is the system's place for root and the user's own otherwise.
+// defaultData is the system's folder for root and the user's own otherwise.
 func defaultData(getenv func(string) string) string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/cloud-sandbox"
@@ -337,16 +327,15 @@ func defaultData(getenv func(string) string) string {
 	return filepath.Join(os.TempDir(), "cloud-sandbox-"+strconv.Itoa(os.Geteuid()))
 }
 
-// Load returns the defaults, changed by the environment, changed by flags, and
-// checked. flags holds only those that were given, by name without dashes; an
-// environment variable that is empty counts as absent; environ has each as
-// NAME=VALUE. A variable that is meant as a setting and is none is a problem. The
-// error names every problem, one a line.
+// Load returns the defaults, overridden by the environment, then by flags, and checked.
+// flags holds only the given ones, by name without dashes. An empty environment variable
+// counts as absent; environ has each as NAME=VALUE. A variable that looks like a
+// misspelled setting is a problem. The error names every problem, one a line.
 func Load(flags map[string]string, environ []string) (Config, error) {
 	return load(defaults(lookup(environ)), flags, environ)
 }
 
-// lookup returns what os.Getenv is for the environment itself.
+// lookup returns an os.Getenv over environ.
 func lookup(environ []string) func(string) string {
 	values := make(map[string]string, len(environ))
 	for _, v := range environ {
@@ -380,8 +369,8 @@ func load(c Config, flags map[string]string, environ []string) (Config, error) {
 	return c, errors.Join(append(problems, c.Validate())...)
 }
 
-// dropWeakDevSecret makes dev mode start whatever JWT_SECRET says: a secret
-// that cannot sign safely is not used, and the log says so.
+// dropWeakDevSecret lets dev mode start with any JWT_SECRET: a secret that cannot sign
+// safely is dropped with a warning.
 func (c *Config) dropWeakDevSecret() {
 	if c.Dev && len(c.Secret) > 0 && checkSecret(c.Secret) != nil {
 		c.Secret = nil
@@ -534,7 +523,7 @@ func parseDomain(v string) (string, error) {
 	return v, nil
 }
 
-// addAliases adds NAME=TEMPLATE, joined by commas, to what is meant anyway; NAME= takes one away.
+// addAliases adds NAME=TEMPLATE, joined by commas, to the defaults; NAME= removes one.
 func addAliases(all map[string]string, v string) error {
 	for pair := range strings.SplitSeq(v, ",") {
 		name, template, ok := strings.Cut(strings.TrimSpace(pair), "=")
@@ -561,11 +550,11 @@ func parseDays(v string) (time.Duration, error) {
 	return time.Duration(n) * day, nil
 }
 
-// maxPool is far beyond what one machine can park and keeps a typing error
-// from starting thousands.
+// maxPool is far beyond what one machine can park; it stops a typing error from starting
+// thousands.
 const maxPool = 10_000
 
-// maxSpares is how many sentries may wait for starts.
+// maxSpares bounds pre-warmed sentries.
 const maxSpares = 64
 
 func parseCount(v string, most int) (int, error) {
@@ -594,7 +583,7 @@ func parsePackAfter(v string) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// maxStartWait is how long starts and resumes may take in all.
+// maxStartWait bounds starts and resumes in all.
 const maxStartWait = 120
 
 func parseStartWait(v string) (time.Duration, error) {

@@ -19,13 +19,13 @@ func DataFolder(flags map[string]string, getenv func(string) string) (string, er
 	return c.Data, c.checkData()
 }
 
-// Address returns where a server that is all roles listens, by the same rules as Load.
+// Address returns where a server with all roles listens, by the same rules as Load.
 func Address(flags map[string]string, getenv func(string) string) (string, error) {
 	c, err := one(FlagAddr, flags, getenv)
 	return c.Addr, err
 }
 
-// one returns the defaults with one setting as flags and environment say.
+// one returns the defaults with one setting from flags and environment.
 func one(flag string, flags map[string]string, getenv func(string) string) (Config, error) {
 	c := defaults(getenv)
 	for _, s := range settings {
@@ -46,14 +46,13 @@ func one(flag string, flags map[string]string, getenv func(string) string) (Conf
 	return c, nil
 }
 
-// ReleasedBase returns where an installation of the program exe has the Template base of
-// its release, as a file of `cloud-sandbox template export`.
+// ReleasedBase returns where an installation of the program exe has its release's
+// Template base, as a file of `cloud-sandbox template export`.
 func ReleasedBase(exe string) string {
 	return filepath.Join(filepath.Dir(exe), "../share/cloud-sandbox/base.template")
 }
 
-// SandboxImage returns the image that the Template "base" is made of, by the
-// same rules as Load.
+// SandboxImage returns the image of the Template "base", by the same rules as Load.
 func SandboxImage(getenv func(string) string) (string, error) {
 	c := defaults(getenv)
 	if v := getenv("SANDBOX_IMAGE"); v != "" {
@@ -62,7 +61,7 @@ func SandboxImage(getenv func(string) string) (string, error) {
 	return c.SandboxImage, c.checkImage()
 }
 
-// InexactImages reports whether what differs may stand in for an image, by the same
+// InexactImages reports whether similar images may replace a missing one, by the same
 // rules as Load.
 func InexactImages(getenv func(string) string) (bool, error) {
 	v := getenv("CLOUD_SANDBOX_INEXACT_IMAGES")
@@ -76,27 +75,27 @@ func InexactImages(getenv func(string) string) (bool, error) {
 	return allowed, nil
 }
 
-// NPMRegistry is the npm registry that builds of Templates ask, as npm itself
-// reads it; empty: the host's usual one.
+// NPMRegistry is the npm registry for builds of Templates, in npm's own variable; empty:
+// the host's usual one.
 func NPMRegistry(getenv func(string) string) string { return getenv("npm_config_registry") }
 
-// Registries are those that Tenants' builds may pull from although their
-// addresses are private, HOST or HOST:PORT each.
+// Registries are private registries, HOST or HOST:PORT each, that Tenants' builds may
+// pull from.
 func Registries(getenv func(string) string) []string {
 	return strings.FieldsFunc(getenv("CLOUD_SANDBOX_REGISTRIES"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// SecretsKeys are the master keys of Tenants' secrets and the file with them, by
-// the names that Load knows; both empty: none is set.
+// SecretsKeys are the master keys of Tenants' secrets and the file with them, from Load's
+// variables; both empty: none is set.
 func SecretsKeys(getenv func(string) string) (keys, file string) {
 	return getenv("CLOUD_SANDBOX_SECRETS_KEY"), getenv("CLOUD_SANDBOX_SECRETS_KEY_FILE")
 }
 
-// maxRoots bounds a file of authorities, in bytes: it is sent as one message.
+// maxRoots bounds a file of authorities, in bytes: it is sent in one message.
 const maxRoots = 256 << 10
 
-// ReadRoots returns what hosts that get secrets may be certified by beside whom the
-// host trusts: what the files of SecretsRoots and CACerts hold.
+// ReadRoots returns the extra authorities for hosts that get secrets: the contents of
+// SecretsRoots and CACerts.
 func (c *Config) ReadRoots() (string, error) {
 	roots, err := readPEM("CLOUD_SANDBOX_SECRETS_ROOTS", c.SecretsRoots)
 	if err != nil {
@@ -106,11 +105,11 @@ func (c *Config) ReadRoots() (string, error) {
 	return roots + own, err
 }
 
-// ReadCACerts returns what the file of CACerts holds.
+// ReadCACerts returns the contents of the file of CACerts.
 func (c *Config) ReadCACerts() (string, error) { return readPEM("CLOUD_SANDBOX_CA_CERTS", c.CACerts) }
 
-// readPEM reads a file of certificates alone, which ends with a line's end; empty
-// without a path.
+// readPEM reads a file that holds only certificates; its result ends with a newline. It
+// is empty without a path.
 func readPEM(name, path string) (string, error) {
 	if path == "" {
 		return "", nil

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// namePrefix begins every variable that belongs to Cloud Sandbox alone.
+// namePrefix begins every variable of Cloud Sandbox alone.
 const namePrefix = "CLOUD_SANDBOX_"
 
-// otherNames are the variables beside settings that an operator or a user sets.
+// otherNames are documented variables that are not settings.
 var otherNames = []string{
 	"CLOUD_SANDBOX_URL", "CLOUD_SANDBOX_API_KEY", "CLOUD_SANDBOX_USER_ID", // of clients
 	"CLOUD_SANDBOX_REGISTRIES", "npm_config_registry", // of the builder
 }
 
-// quietNames are variables that nobody sets by hand for a server, and that may be
-// there when one starts: the launcher's to the server, a Guest's to the shells
-// inside a Sandbox, and those of tests and scripts.
+// quietNames are variables that nobody sets by hand for a server but that its environment
+// may contain: from the launcher, from a Guest's shells inside a Sandbox, and from tests
+// and scripts.
 var quietNames = []string{
 	"CLOUD_SANDBOX_LAUNCH_LISTENERS", "CLOUD_SANDBOX_LAUNCH_HOST", "CLOUD_SANDBOX_LAUNCH_EARLIER",
 	"CLOUD_SANDBOX_RUN",
@@ -28,14 +28,14 @@ var quietNames = []string{
 	"CLOUD_SANDBOX_E2B_SDKS", "CLOUD_SANDBOX_GRPCURL", "CLOUD_SANDBOX_MCP_CLIENTS", "CLOUD_SANDBOX_PEBBLE", "CLOUD_SANDBOX_VERSITYGW",
 }
 
-// documentedNames are the variables that an operator or a user may set, sorted.
+// documentedNames are the documented variables, sorted.
 func documentedNames() []string {
 	names := slices.Clone(otherNames)
 	for _, s := range settings {
 		names = append(names, s.env)
 	}
 	for role := range addresses {
-		if role != RoleGateway { // whose is the setting's
+		if role != RoleGateway { // the gateway's address is a setting
 			names = append(names, addrVariable(role))
 		}
 	}
@@ -47,21 +47,21 @@ func documentedNames() []string {
 // a Service whose name begins with "cloud-sandbox".
 var kubernetesName = regexp.MustCompile(`^CLOUD_SANDBOX_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// ofKubernetes reports whether a variable is Kubernetes' own. CLOUD_SANDBOX_PORT with
-// a number, which somebody may believe to be a setting, is not.
+// ofKubernetes reports whether Kubernetes set a variable. CLOUD_SANDBOX_PORT with a
+// number is not Kubernetes': somebody may take it for a setting.
 func ofKubernetes(name, value string) bool {
 	return kubernetesName.MatchString(name) && (!strings.HasSuffix(name, "_PORT") || strings.Contains(name, "SERVICE_PORT") || strings.Contains(value, "://") ||
 		strings.HasSuffix(name, "_TCP_PORT") || strings.HasSuffix(name, "_UDP_PORT") || strings.HasSuffix(name, "_SCTP_PORT"))
 }
 
-// maxTypos is how many single changes make one name a misspelling of another.
+// maxTypos is the edit distance up to which a name is a misspelling.
 const maxTypos = 2
 
-// checkNames finds the variables of environ, each NAME=VALUE, that are meant as
-// settings and are none. An unknown name that begins as ours do, or is a
-// misspelling of one that does, is a problem. One that resembles a setting without
-// our prefix may be another program's: it is a warning. Empty variables count as
-// absent. Both results are in the order of the names.
+// checkNames finds the variables of environ, each NAME=VALUE, that are intended as
+// settings but are not. An unknown name with our prefix, or a misspelling of one, is a
+// problem. A name that resembles a setting without our prefix may be another program's:
+// it is a warning. Empty variables count as absent. Both results are in the order of the
+// names.
 func checkNames(environ []string) (warnings []string, problem error) {
 	known := documentedNames()
 	var problems []error
@@ -83,19 +83,18 @@ func checkNames(environ []string) (warnings []string, problem error) {
 	return warnings, errors.Join(problems...)
 }
 
-// looksOurs reports whether a name begins with our prefix, however it is written.
+// looksOurs reports whether a name begins with our prefix, in any spelling.
 func looksOurs(name string) bool {
 	return strings.HasPrefix(plain(name), plain(namePrefix))
 }
 
-// plain is a name in capitals, without what joins its words.
+// plain is a name in capitals, without separators.
 func plain(name string) string {
 	return strings.NewReplacer("_", "", "-", "", ".", "").Replace(strings.ToUpper(name))
 }
 
-// nearest returns the one of known that the fewest changes of a letter make of
-// name, and how many these are. Case and what joins words count for nothing; of
-// several the first is returned.
+// nearest returns the known name with the least distance to name, and that distance. Case
+// and separators are ignored; the first of several is returned.
 func nearest(name string, known []string) (near string, typos int) {
 	near = slices.MinFunc(known, func(a, b string) int {
 		return cmp.Compare(distance(plain(name), plain(a)), distance(plain(name), plain(b)))
@@ -103,9 +102,8 @@ func nearest(name string, known []string) (near string, typos int) {
 	return near, distance(plain(name), plain(near))
 }
 
-// distance is how many letters must be put in, left out, replaced or swapped with
-// the next one to make a into b. Names are short: longer ones than maxName count as
-// far from all.
+// distance is how many letters must be inserted, deleted, replaced or swapped with the
+// next one to turn a into b. Names longer than maxName count as far from all.
 func distance(a, b string) int {
 	const maxName = 128
 	if len(a) > maxName || len(b) > maxName {

@@ -8,14 +8,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// upstreamProxy is the variable that Config.UpstreamProxy is set by.
+// upstreamProxy is the variable of Config.UpstreamProxy.
 const upstreamProxy = "CLOUD_SANDBOX_UPSTREAM_PROXY"
 
-// ExportProxy returns the upstream proxy, by the same rules as Load, and names it to
-// this process and the programs that it starts (apt, npm, debootstrap) as
-// http_proxy and https_proxy, where the operator has not set these. nil: there is
-// none. http.ProxyFromEnvironment may have read them before; what builds reads them at
-// each request.
+// ExportProxy returns the upstream proxy, by the same rules as Load; nil: none. It also
+// exports it to this process and its children (apt, npm, debootstrap) as http_proxy and
+// https_proxy, unless the operator has set these. http.ProxyFromEnvironment may have
+// cached them before; the requests of builds read them anew.
 func ExportProxy(getenv func(string) string) (*upstream.Proxy, error) {
 	text := getenv(upstreamProxy)
 	if text == "" {

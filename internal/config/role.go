@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Roles that a process may have alone.
+// Roles that a process may run alone.
 const (
 	RoleGateway        = "gateway"
 	RoleSessionManager = "session-manager"
@@ -17,7 +17,7 @@ const (
 	RoleNode           = "node"
 )
 
-// addresses is where each role listens unless the operator says otherwise.
+// addresses is where each role listens by default.
 var addresses = map[string]string{
 	RoleGateway:        "localhost:8080",
 	RoleSessionManager: "localhost:9091",

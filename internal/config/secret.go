@@ -13,10 +13,9 @@ import (
 // secretFile is the name of the kept secret under Data.
 const secretFile = "jwt-secret"
 
-// KeepSecret fills in Secret when dev mode left it empty: it reads the one kept
-// under Data, or makes one and keeps it for the next start, readable by its
-// owner only. It does nothing when there is a Secret. It makes Data when that
-// is missing. Two processes that start at the same time get the same secret.
+// KeepSecret fills in Secret when dev mode left it empty: it reads the secret kept under
+// Data, or makes and keeps one, readable by its owner only. It does nothing if Secret is
+// set. It makes Data if missing. Concurrent processes get the same secret.
 func (c *Config) KeepSecret() error {
 	if len(c.Secret) > 0 {
 		return nil
@@ -46,8 +45,8 @@ func readSecret(path string) ([]byte, error) {
 	return secret, nil
 }
 
-// makeSecret links a finished file into place, so that no reader sees half of
-// it; losing a race against another process is a success.
+// makeSecret links a finished file into place, so that no reader sees a partial one.
+// Losing a race against another process is a success.
 func makeSecret(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), secretFile+".*") // 0600
 	if err != nil {

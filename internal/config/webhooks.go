@@ -10,11 +10,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// maxWebhooks is how many receivers there may be.
+// maxWebhooks bounds the receivers.
 const maxWebhooks = 4
 
-// parseWebhooks reads URLs with commas between. It shows of a wrong one only its
-// place: what is behind a host may be a secret.
+// parseWebhooks reads URLs separated by commas. An error shows only a URL's position: its
+// path may be a secret.
 func parseWebhooks(v string) ([]string, error) {
 	var out []string
 	for text := range strings.SplitSeq(v, ",") {
@@ -34,7 +34,7 @@ func parseWebhooks(v string) ([]string, error) {
 	return out, nil
 }
 
-// parseEventKinds says too which kinds there are.
+// parseEventKinds adds the list of kinds to an error.
 func parseEventKinds(v string) ([]sandbox.EventKind, error) {
 	kinds, err := sandbox.ParseEventKinds(v)
 	if err != nil {

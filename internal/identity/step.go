@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// RefreshEvery is how often the Store is asked for changes: a change by another
-	// process holds within it, a change by this one at once.
+	// RefreshEvery is how often the Store is polled for changes: another process's change
+	// applies within it, this one's at once.
 	RefreshEvery = time.Second
-	// RefreshLimit bounds the question.
+	// RefreshLimit bounds one poll.
 	RefreshLimit = 5 * time.Second
 )
 
-// InStep writes what was seen with flush and reads what was changed with refresh, every
+// InStep writes pending records with flush and reads changes with refresh, every
 // RefreshEvery until ctx ends, and then flushes once more. It calls failing with the
 // first error of several in a row.
 func InStep(ctx context.Context, flush, refresh func(context.Context) error, failing func(error)) error {
@@ -39,5 +39,5 @@ func InStep(ctx context.Context, flush, refresh func(context.Context) error, fai
 	}
 }
 
-// Now is the time as the Store keeps it.
+// Now is the time in the Store's precision.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -8,8 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// tell writes where the server listens, for clients on this machine, and
-// returns what takes that back.
+// tell writes the server's address for clients on this machine; untell removes it.
 func (l Layout) tell(listeners []*os.File) (untell func(), err error) {
 	first, err := net.FileListener(listeners[0])
 	if err != nil {
@@ -31,5 +30,5 @@ func (l Layout) tell(listeners []*os.File) (untell func(), err error) {
 	if err := os.Rename(half, file); err != nil {
 		return nil, fmt.Errorf("say where the server listens: %w", err)
 	}
-	return func() { _ = os.Remove(file) }, nil // one that stays names a server that does not answer
+	return func() { _ = os.Remove(file) }, nil // a stale file names a server that does not answer
 }

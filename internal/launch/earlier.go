@@ -21,9 +21,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// earlierHosts are the sentry hosts of earlier builds that run beside ours: those
-// with Boots, and those that the server needs to start from what only they can
-// start from. Each ends when it has no Boot and nobody needs it.
+// earlierHosts are the sentry hosts of earlier builds that run beside ours: those with
+// Boots, and those that the server needs for states that only they can restore. Each ends
+// when it has no Boot and is not needed.
 type earlierHosts struct {
 	Layout
 	own    string // build
@@ -32,9 +32,9 @@ type earlierHosts struct {
 	log    *slog.Logger
 }
 
-// takeUp has the sentry hosts run that earlier builds left with somebody's Boots, so
-// that an upgrade ends none of them, and returns their builds. Boots that only wait
-// in a Pool end. Builds that nothing needs are removed; see Options.Saved.
+// takeUp keeps the sentry hosts of earlier builds with owned Boots running, so that an
+// upgrade ends none of them, and returns their builds. Boots that only wait in a Pool
+// end. Unneeded builds are removed; see Options.Saved.
 func (e *earlierHosts) takeUp(ctx context.Context) (running []string) {
 	for _, build := range e.builds() {
 		if build == e.own {
@@ -55,8 +55,7 @@ func (e *earlierHosts) takeUp(ctx context.Context) (running []string) {
 	return running
 }
 
-// keepOnly has the sentry host of an earlier build run beside ours, with some of
-// its Boots and no others.
+// keepOnly runs the sentry host of an earlier build with only its owned Boots.
 func (e *earlierHosts) keepOnly(ctx context.Context, build string, owned []string) error {
 	if err := e.startHost(ctx, build, e.SavedEarlier(build)); err != nil {
 		return err
@@ -83,12 +82,12 @@ func (e *earlierHosts) keepOnly(ctx context.Context, build string, owned []strin
 	return errors.Join(errs...)
 }
 
-// serve lets the server say, until ctx ends, that it needs the sentry host of an
-// earlier build whose programs are here.
+// serve accepts the server's requests for sentry hosts of earlier builds that are
+// installed here, until ctx ends.
 func (e *earlierHosts) serve(ctx context.Context, beside *sync.WaitGroup) error {
 	left, _ := filepath.Glob(e.NeedSocket("*"))
 	for _, path := range left {
-		_ = os.Remove(path) // of builds that are gone, or Listen says it
+		_ = os.Remove(path) // of removed builds; otherwise Listen fails with the reason
 	}
 	for _, build := range e.builds() {
 		if _, err := os.Stat(e.program(build)); build == e.own || err != nil {
@@ -113,8 +112,8 @@ func (e *earlierHosts) program(build string) string {
 	return filepath.Join(e.Binaries(), build, payload.Sentry)
 }
 
-// whenNeeded has the sentry host of a build run as long as a connection is open, one
-// connection after the other. Nothing is read: that there is one says all.
+// whenNeeded runs the sentry host of a build while a connection is open, one connection
+// after the other. The open connection is the request; it carries no data.
 func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.UnixListener) {
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
@@ -127,7 +126,7 @@ func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.Unix
 		if ctx.Err() != nil {
 			return
 		}
-		// What is begun is finished, also when the server ends meanwhile.
+		// Finish the cleanup even if the server ends meanwhile.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), hostStart)
 		err = e.letGo(undo, build)
 		cancel()
@@ -141,8 +140,8 @@ func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.Unix
 	}
 }
 
-// whileNeeded starts the sentry host of a build, says by one byte that it answers,
-// and starts it again whenever it ends, until the connection ends or ctx does.
+// whileNeeded starts the sentry host of a build, writes one byte once it answers, and
+// restarts it whenever it ends, until the connection or ctx ends.
 func (e *earlierHosts) whileNeeded(ctx context.Context, build string, conn net.Conn) {
 	defer conn.Close()
 	err := e.allowed(ctx, build)
@@ -165,8 +164,8 @@ func (e *earlierHosts) whileNeeded(ctx context.Context, build string, conn net.C
 	_, _ = conn.Read(make([]byte, 1))
 }
 
-// allowed returns an error when the operator wants no sentry host of a build's
-// gVisor to be started. One that has Boots is: whatever it may not start, they run.
+// allowed returns an error if the operator forbids starting a build's gVisor version. A
+// build with Boots is always allowed: they run anyway.
 func (e *earlierHosts) allowed(ctx context.Context, build string) error {
 	if e.oldest == "" {
 		return nil
@@ -181,8 +180,8 @@ func (e *earlierHosts) allowed(ctx context.Context, build string) error {
 	return fmt.Errorf("it has gVisor %s, and the oldest that may be used is %s", version, e.oldest)
 }
 
-// letGo ends the sentry host of a build that nobody needs, unless it has Boots, and
-// removes what nothing needs of the build.
+// letGo ends the sentry host of an unneeded build, unless it has Boots, and removes the
+// unneeded parts of the build.
 func (e *earlierHosts) letGo(ctx context.Context, build string) error {
 	boots, err := e.earlierBoots(ctx, build)
 	if err != nil || len(boots) > 0 {
@@ -199,7 +198,7 @@ type Build struct {
 	Boots  int    `json:"boots"`
 }
 
-// Builds lists those that are there, by name, whether a server runs or not.
+// Builds lists the installed builds, by name, whether a server runs or not.
 func (l Layout) Builds(ctx context.Context) ([]Build, error) {
 	var all []Build
 	for _, name := range l.builds() {
@@ -220,7 +219,7 @@ func (l Layout) Builds(ctx context.Context) ([]Build, error) {
 
 var versionLine = regexp.MustCompile(`(?m)^runsc version (\S+)$`)
 
-// gvisorOf returns the version of gVisor that a build has.
+// gvisorOf returns a build's version of gVisor.
 func (l Layout) gvisorOf(ctx context.Context, build string) (string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(l.Binaries(), build, payload.Sentry), "--version").Output()
 	if err != nil {

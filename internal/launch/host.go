@@ -22,20 +22,20 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// hostStart bounds the wait for a sentry host to listen: it takes up what an earlier
-// one left before, and a server does not start without it.
+// hostStart bounds the wait for a sentry host to listen: it first recovers the Boots of
+// the one before, and a server does not start without it.
 const hostStart = time.Minute
 
 const (
-	// hostGrace is how long a sentry host that answers may take to end: it finishes
-	// its saves. silentGrace is the same for one that does not answer.
+	// hostGrace is how long a responsive sentry host may take to end: it finishes its
+	// saves. silentGrace is the same for an unresponsive one.
 	hostGrace   = time.Minute
 	silentGrace = 10 * time.Second
 	// killLimit bounds the wait for the end of a process after SIGKILL.
 	killLimit = 10 * time.Second
 )
 
-// builds lists those that have left anything.
+// builds lists the builds that have left anything.
 func (l Layout) builds() []string {
 	var all []string
 	for _, dir := range []string{l.Binaries(), l.path("hosts")} {
@@ -49,8 +49,8 @@ func (l Layout) builds() []string {
 	return all
 }
 
-// ownedBoots returns the Boots of a build that have an owner, or may have: the
-// Node writes a Boot into its journal before it gives it to a Sandbox.
+// ownedBoots returns the Boots of a build that have, or may have, an owner: the Node
+// journals a Boot before it gives it to a Sandbox.
 func (l Layout) ownedBoots(ctx context.Context, build string) ([]string, error) {
 	boots, err := l.earlierBoots(ctx, build)
 	if err != nil {
@@ -69,8 +69,8 @@ func (l Layout) ownedBoots(ctx context.Context, build string) ([]string, error) 
 	return owned, nil
 }
 
-// earlierBoots returns the Boots of an earlier build. A sentry host that died and
-// left Boots is started to take them up.
+// earlierBoots returns the Boots of an earlier build. If its sentry host died and left
+// Boots, it is started to recover them.
 func (l Layout) earlierBoots(ctx context.Context, build string) ([]string, error) {
 	boots, err := bootsOf(ctx, l.HostSocket(build))
 	if err == nil || ctx.Err() != nil {
@@ -85,15 +85,15 @@ func (l Layout) earlierBoots(ctx context.Context, build string) ([]string, error
 	return bootsOf(ctx, l.HostSocket(build))
 }
 
-// retire ends the sentry host of a build, and what waits in its Pool, and removes
-// its records, and its programs unless something needs them.
+// retire ends the sentry host of a build with its pooled Boots, and removes its records,
+// and its programs unless they are needed.
 func (l Layout) retire(ctx context.Context, build string, saved func(context.Context, string) (bool, error)) error {
 	socket := l.HostSocket(build)
 	if _, err := bootsOf(ctx, socket); err == nil {
 		if err := downHost(ctx, socket); err != nil {
 			return err
 		}
-	} else if ctx.Err() != nil { // it may be there all the same
+	} else if ctx.Err() != nil { // it may still run
 		return ctx.Err()
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -112,8 +112,8 @@ func (l Layout) retire(ctx context.Context, build string, saved func(context.Con
 	return os.RemoveAll(filepath.Join(l.Binaries(), build))
 }
 
-// needed reports whether the Guest of a build is in the memory of a saved state,
-// or of a Boot that a later build runs. What cannot be read may be.
+// needed reports whether the Guest of a build is in the memory of a saved state, or of a
+// Boot that a later build runs. An unreadable record counts as needed.
 func (l Layout) needed(build string) (bool, error) {
 	states, err := filepath.Glob(filepath.Join(l.Saved(), "*", sentryhost.ManifestName))
 	if err != nil {
@@ -175,9 +175,9 @@ func downHost(ctx context.Context, socket string) error {
 	}
 }
 
-// startHost starts the sentry host of a build, detached, with a folder of saved
-// states, and waits until it answers. One that answers already and has that folder
-// is used; one that has another is ended first, without its Boots.
+// startHost starts the sentry host of a build, detached, with a folder of saved states,
+// and waits until it answers. It reuses a running one with that folder, and first ends
+// one with another folder, without its Boots.
 func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	socket := l.HostSocket(build)
 	if c, err := sentryhost.Dial(ctx, socket, sentryhost.Events{}); err == nil {
@@ -213,14 +213,14 @@ func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	err = l.waitHost(ctx, socket, exited)
-	if err != nil { // no later start would use the process
+	if err != nil { // no later start would reuse the process
 		err = errors.Join(err, l.endSilent(context.WithoutCancel(ctx), build))
 	}
 	return err
 }
 
-// endSilent ends the processes of a build's sentry host that do not answer. The server
-// that started them ended before they listened. Boots live on.
+// endSilent ends unresponsive processes of a build's sentry host: their server ended
+// before they listened. Boots live on.
 func (l Layout) endSilent(ctx context.Context, build string) error {
 	if err := ctx.Err(); err != nil {
 		return err // it may answer somebody else
@@ -233,8 +233,8 @@ func (l Layout) endSilent(ctx context.Context, build string) error {
 	return nil
 }
 
-// hostProcesses finds the processes that run as the sentry host of a socket,
-// whether they listen yet or not.
+// hostProcesses finds the processes of the sentry host of a socket, whether they listen
+// yet or not.
 func hostProcesses(socket string) (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -249,8 +249,7 @@ func hostProcesses(socket string) (pids []int) {
 	return pids
 }
 
-// argsOf returns the command line of a process. One that has ended has one empty
-// argument.
+// argsOf returns the command line of a process; an ended one has one empty argument.
 func argsOf(pid int) []string {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.Split(string(line), "\x00")
@@ -262,11 +261,11 @@ func (l Layout) savedOf(pid int) string {
 	if i := slices.Index(args, "--saved"); i >= 0 && i+1 < len(args) {
 		return args[i+1]
 	}
-	return l.Saved() // that of one that was not told
+	return l.Saved() // the default without the flag
 }
 
-// endProcess ends a process with SIGTERM, or with SIGKILL if it is still there after
-// grace, and waits for its end.
+// endProcess ends a process with SIGTERM, or with SIGKILL if it still runs after grace,
+// and waits for its end.
 func endProcess(ctx context.Context, pid int, grace time.Duration) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -290,8 +289,7 @@ func endProcess(ctx context.Context, pid int, grace time.Duration) error {
 	return fmt.Errorf("process %d is there %v after SIGKILL: see its state in /proc/%[1]d/status", pid, killLimit)
 }
 
-// awaitEnd waits for the end of the process of a pidfd, and reports whether it came
-// within limit.
+// awaitEnd waits for a pidfd's process to end, and reports whether it ended within limit.
 func awaitEnd(ctx context.Context, fd int, limit time.Duration) (bool, error) {
 	const look = 20 // milliseconds
 	began := time.Now()
@@ -320,7 +318,7 @@ func (l Layout) waitHost(ctx context.Context, socket string, exited <-chan error
 	}
 }
 
-// keepHost starts the sentry host again whenever it ends, until ctx ends.
+// keepHost restarts the sentry host whenever it ends, until ctx ends.
 func (l Layout) keepHost(ctx context.Context, build, saved string, log *slog.Logger) {
 	for ctx.Err() == nil {
 		c, err := sentryhost.Dial(ctx, l.HostSocket(build), sentryhost.Events{})
@@ -345,13 +343,13 @@ func (l Layout) keepHost(ctx context.Context, build, saved string, log *slog.Log
 	}
 }
 
-// Down ends every Boot, link shard and sentry host under the data folder. A
-// folder that was never used is a success.
+// Down ends every Boot, link shard and sentry host under the data folder. An unused
+// folder is a success.
 func (l Layout) Down(ctx context.Context) error {
 	var errs []error
 	for _, build := range l.builds() {
 		s := l.HostSocket(build)
-		// A dead sentry host may have left sentries: a new one takes them up. One that
+		// A dead sentry host may have left sentries: a new one recovers them. A host that
 		// was still starting when its server was killed has no socket yet.
 		if _, err := bootsOf(ctx, s); err != nil {
 			if _, err := os.Lstat(s); errors.Is(err, os.ErrNotExist) && len(hostProcesses(s)) == 0 {

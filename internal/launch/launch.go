@@ -25,17 +25,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Environment variables by which the launcher tells the server what it holds.
+// Environment variables that pass the launcher's descriptors to the server.
 const (
-	EnvListeners = "CLOUD_SANDBOX_LAUNCH_LISTENERS" // how many listeners follow, from descriptor 5
+	EnvListeners = "CLOUD_SANDBOX_LAUNCH_LISTENERS" // number of listeners, from descriptor 5
 	EnvHost      = "CLOUD_SANDBOX_LAUNCH_HOST"      // socket of the sentry host
-	EnvEarlier   = "CLOUD_SANDBOX_LAUNCH_EARLIER"   // earlier builds whose Boots run, with commas
+	EnvEarlier   = "CLOUD_SANDBOX_LAUNCH_EARLIER"   // earlier builds with running Boots, separated by commas
 )
 
 // Descriptors that the server inherits.
 const (
 	fdLock     = 3 // the data folder's lock
-	fdAlive    = 4 // read end of a pipe that ends with the launcher
+	fdAlive    = 4 // read end of a pipe that closes with the launcher
 	fdListener = 5 // the first listener
 )
 
@@ -44,31 +44,31 @@ const drain = 15 * time.Second
 
 // Options of a start.
 type Options struct {
-	Role  string // that the process has alone; empty: all roles
+	Role  string // the process's only role; empty: all roles
 	Addr  string // host:port; host "localhost" means every loopback address
 	Data  string
 	Args  []string // of the server process, beginning with the subcommand
 	Log   *slog.Logger
 	Build func(ctx context.Context) error // builds the base Template if it is missing; runs beside the server
-	// Builder runs beside the server too, for the Templates of Tenants, until ctx
-	// ends; nil: nobody builds them.
+	// Builder runs beside the server too, for Tenants' Templates, until ctx ends; nil:
+	// none are built.
 	Builder func(ctx context.Context) error
-	// Saved reports whether a Snapshot needs the parts of a build, wherever its state
-	// is kept; nil: only the states on this disk are looked at.
+	// Saved reports whether any Snapshot needs the parts of a build, wherever its state
+	// is kept; nil: only states on this disk are checked.
 	Saved func(ctx context.Context, build string) (bool, error)
-	// OldestGVisor is the oldest version of gVisor that a sentry host is started of for
-	// what is saved; empty: any.
+	// OldestGVisor is the oldest version of gVisor whose sentry host may be started for
+	// saved states; empty: any.
 	OldestGVisor string
 }
 
-// Run starts everything and waits for the server's end. It returns nil when
-// ctx ended and the server drained in time.
+// Run starts everything and waits for the server's end. It returns nil if ctx ended and
+// the server drained in time.
 func Run(ctx context.Context, o Options) error {
 	layout := Layout{Root: o.Data}
 	if err := layout.Doctor(o.Addr).Start(); err != nil {
 		return err
 	}
-	unix.Umask(0o022) // other users run what is unpacked here
+	unix.Umask(0o022) // other users run the unpacked programs
 	if err := layout.Make(); err != nil {
 		return err
 	}
@@ -121,14 +121,14 @@ func Run(ctx context.Context, o Options) error {
 	return runServer(ctx, o, layout, env, locks, listeners)
 }
 
-// builderPause is between the end of a builder and the start of the next; it
-// grows to builderPatience while builders end as soon as they are started.
+// builderPause is the pause before a builder is restarted; it grows to builderPatience
+// while builders end as soon as they start.
 const (
 	builderPause    = time.Second
 	builderPatience = time.Minute
 )
 
-// keepBuilder runs the builder again whenever it ends, until ctx ends.
+// keepBuilder restarts the builder whenever it ends, until ctx ends.
 func (o Options) keepBuilder(ctx context.Context) {
 	for pause := builderPause; ; pause = min(2*pause, builderPatience) {
 		began := time.Now()
@@ -148,7 +148,7 @@ func (o Options) keepBuilder(ctx context.Context) {
 	}
 }
 
-// lock takes what the process needs alone.
+// lock takes the locks of the process's role.
 func (o Options) lock(layout Layout) ([]*os.File, error) {
 	if o.Role != "" {
 		return layout.LockRole(o.Role)
@@ -175,8 +175,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Listen opens addr. For the host "localhost" it opens each loopback address
-// that the machine has, because clients disagree on which one it means.
+// Listen opens addr. For the host "localhost" it opens each loopback address of the
+// machine, because clients disagree on which one it means.
 func Listen(addr string) ([]*os.File, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -208,8 +208,8 @@ func Listen(addr string) ([]*os.File, error) {
 	return files, nil
 }
 
-// portWait is how long listen waits for a server that is just ending: its lock
-// may be free before its port is.
+// portWait is how long listen waits for a stopping server: its lock may be free before
+// its port is.
 const portWait = 500 * time.Millisecond
 
 func listen(addr string) (net.Listener, error) {
@@ -230,7 +230,7 @@ func listenError(addr string, err error) error {
 	return fmt.Errorf("cannot listen on %s: %w", addr, err)
 }
 
-// runServer runs the server process, without rights, until it ends or ctx does.
+// runServer runs the server process, without rights, until it or ctx ends.
 func runServer(ctx context.Context, o Options, layout Layout, env []string, locks, listeners []*os.File) error {
 	exe, err := ownCopy(layout, o.Role)
 	if err != nil {
@@ -257,7 +257,7 @@ func runServer(ctx context.Context, o Options, layout Layout, env []string, lock
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the server: %w", err)
 	}
-	closeAll(listeners) // the server's alone from now on
+	closeAll(listeners) // only the server keeps them from now on
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	select {
@@ -276,7 +276,7 @@ func runServer(ctx context.Context, o Options, layout Layout, env []string, lock
 	}
 }
 
-// ErrServer says that the server ended with an error that it has told itself.
+// ErrServer says that the server ended with an error that it has printed itself.
 var ErrServer = errors.New("the server ended with an error")
 
 func serverError(err error) error {
@@ -290,8 +290,8 @@ func serverError(err error) error {
 	return fmt.Errorf("the server ended: %w", err)
 }
 
-// ownCopy puts this executable where the server's user can reach it: the
-// original may lie in a home folder.
+// ownCopy copies this executable to where the server's user can reach it: the original
+// may lie in a home folder.
 func ownCopy(l Layout, role string) (string, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -300,8 +300,8 @@ func ownCopy(l Layout, role string) (string, error) {
 	defer self.Close()
 	name := cmp.Or(role, "cloud-sandbox")
 	path := filepath.Join(l.Binaries(), name)
-	// A child that is started beside this holds the copy open for writing until it
-	// has become another program, and what is open for writing cannot be run.
+	// A child forked during this holds the copy open for writing until its exec, and a
+	// file open for writing cannot be executed.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	tmp, err := os.CreateTemp(l.Binaries(), "."+name+"-")
@@ -316,22 +316,20 @@ func ownCopy(l Layout, role string) (string, error) {
 	return path, os.Rename(tmp.Name(), path)
 }
 
-// Inherited is what the launcher handed to the server process.
+// Inherited is what the launcher passed to the server process.
 type Inherited struct {
 	Listeners  []net.Listener
 	HostSocket string
-	Earlier    []string   // earlier builds whose Boots run
-	Locks      []*os.File // held as long as the process lives
+	Earlier    []string   // earlier builds with running Boots
+	Locks      []*os.File // held until Close or the process's end
 }
 
-// Close lets go of the locks, which end with the process at the latest. Until it
-// is called they are held.
+// Close releases the locks. Otherwise they end with the process.
 func (in Inherited) Close() { closeAll(in.Locks) }
 
-// Inherit takes over what the launcher handed on; false when this process was
-// not started by it. When the launcher is killed this process ends at once, as
-// if it had been killed itself: the address and the data folder are free for
-// the next start.
+// Inherit takes over the launcher's descriptors; false: the launcher did not start this
+// process. When the launcher is killed, this process ends at once, as if killed itself,
+// so that the address and the data folder are free for the next start.
 func Inherit() (Inherited, bool, error) {
 	count, err := strconv.Atoi(os.Getenv(EnvListeners))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package launch is the privileged start of the server: it lays out the data
-// folder, keeps the sentry host running, opens the listener, and runs the
-// server itself as a user without rights. It parses no request.
+// Package launch is the privileged start of the server: it makes the data folder, keeps
+// the sentry host running, opens the listener, and runs the server itself as a user
+// without rights. It parses no request.
 package launch
 
 import (
@@ -32,31 +32,30 @@ func (l Layout) path(parts ...string) string {
 	return filepath.Join(append([]string{l.Root}, parts...)...)
 }
 
-// Binaries is where payloads are unpacked.
+// Binaries is the folder of unpacked payloads.
 func (l Layout) Binaries() string { return l.path("lib") }
 
 // Templates is the Template store.
 func (l Layout) Templates() string { return l.path("templates") }
 
-// Images is where the sentry host finds root filesystems.
+// Images is the folder of the sentry host's root filesystems.
 func (l Layout) Images() string { return l.path("templates", "images") }
 
-// Upper is where upper layers are made; the files there have no names.
+// Upper is the folder of upper layers; the files there have no names.
 func (l Layout) Upper() string { return l.path("upper") }
 
-// Saved is where the sentry host of this build keeps saved states.
+// Saved is the folder of this build's saved states.
 func (l Layout) Saved() string { return l.path("saved") }
 
-// SavedEarlier is that of the sentry host of an earlier build that runs beside
-// ours.
+// SavedEarlier is the folder of saved states for the sentry host of an earlier build that
+// runs beside ours.
 func (l Layout) SavedEarlier(build string) string { return sentryhost.EarlierSaved(l.Saved(), build) }
 
 // Host is the folder of the sentry host of one build.
 func (l Layout) Host(build string) string { return l.path("hosts", build) }
 
-// Group is the parent cgroup of the sentry host of one build. A sentry host ends
-// what it does not know in its parent, so those of other data folders and other
-// builds must not be there.
+// Group is the parent cgroup of the sentry host of one build. A sentry host kills unknown
+// groups in its parent, so other data folders and builds need other parents.
 func (l Layout) Group(build string) string {
 	sum := sha256.Sum256([]byte(l.Host(build)))
 	return "cloud-sandbox-" + hex.EncodeToString(sum[:4])
@@ -65,12 +64,12 @@ func (l Layout) Group(build string) string {
 // HostSocket is where the sentry host of one build listens.
 func (l Layout) HostSocket(build string) string { return l.path("run", "sentry-host-"+build+".sock") }
 
-// NeedSocket is where the server says that it needs the sentry host of an earlier
-// build: by a connection, for as long as that is open.
+// NeedSocket is where the server connects to request the sentry host of an earlier build,
+// for as long as the connection is open.
 func (l Layout) NeedSocket(build string) string { return l.path("run", "sentry-host-"+build+".need") }
 
-// BuilderSocket is where builds of Templates are asked for. Its folder is root's:
-// who listens there is root.
+// BuilderSocket is where the builder of Templates listens. Its folder is root's, so
+// the listener is root.
 func (l Layout) BuilderSocket() string { return l.path("run", "builder.sock") }
 
 // Server is the server's own folder: its database, journals and secrets.
@@ -79,11 +78,11 @@ func (l Layout) Server() string { return l.path("server") }
 // Node is the Node's own folder, with its journal of Boots.
 func (l Layout) Node() string { return filepath.Join(l.Server(), "node") }
 
-// Volumes is where the Node keeps those of Tenants.
+// Volumes is where the Node keeps Tenants' Volumes.
 func (l Layout) Volumes() string { return l.path("volumes") }
 
-// Sockets is where roles listen for each other: in the server's own folder,
-// which nobody else may enter.
+// Sockets is where roles listen for each other: in the server's own folder, which no
+// other user may enter.
 func (l Layout) Sockets() string { return filepath.Join(l.Server(), "run") }
 
 // Socket is where a role listens for the others.
@@ -92,13 +91,13 @@ func (l Layout) Socket(role string) string { return filepath.Join(l.Sockets(), r
 // Logs is where detached processes write.
 func (l Layout) Logs() string { return l.path("log") }
 
-// Make makes what is missing and gives the server its folders.
+// Make makes missing folders and gives the server its own.
 func (l Layout) Make() error {
 	for _, f := range []struct {
 		dir  string
 		mode os.FileMode
 	}{
-		{l.Root, 0o755}, // before what is in it, which has other modes
+		{l.Root, 0o755}, // before its subfolders, which have other modes
 		{l.path("run"), 0o755},
 		{l.path("hosts"), 0o711},
 		{l.Upper(), 0o700},
@@ -122,8 +121,8 @@ func (l Layout) Make() error {
 	return nil
 }
 
-// makeFolder makes a folder with a mode whatever the umask, and those above it as
-// all may enter them. One that is there stays as it is.
+// makeFolder makes a folder with a mode whatever the umask, and its parents so that all
+// may enter them. An existing one stays as it is.
 func makeFolder(dir string, mode os.FileMode) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -137,14 +136,14 @@ func makeFolder(dir string, mode os.FileMode) error {
 	return os.Chmod(dir, mode)
 }
 
-// ErrInUse says that another server has the data folder.
+// ErrInUse says that another server uses the data folder.
 var ErrInUse = errors.New("another cloud-sandbox server uses this data folder")
 
-// lockWait is how long Lock waits for a server that is just ending.
+// lockWait is how long Lock waits for a stopping server.
 const lockWait = 2 * time.Second
 
-// Lock takes the data folder for a server that is all roles, or returns
-// ErrInUse. The lock ends with the last process that holds the file.
+// Lock takes the data folder for a server with all roles, or returns ErrInUse. The lock
+// ends with the last process that holds the file.
 func (l Layout) Lock() (*os.File, error) {
 	f, err := lock(l.path(config.LockFile), unix.LOCK_EX)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -153,9 +152,9 @@ func (l Layout) Lock() (*os.File, error) {
 	return f, err
 }
 
-// LockRole takes one role of the data folder for this process, beside those
-// that have the others, or returns ErrInUse. The locks end with the last
-// process that holds the files.
+// LockRole takes one role of the data folder for this process, beside processes with
+// other roles, or returns ErrInUse. The locks end with the last process that holds the
+// files.
 func (l Layout) LockRole(role string) ([]*os.File, error) {
 	shared, err := lock(l.path(config.LockFile), unix.LOCK_SH)
 	if err == nil {
@@ -177,8 +176,7 @@ func (l Layout) LockRole(role string) ([]*os.File, error) {
 	return nil, err
 }
 
-// lock takes a lock on a file, which it makes; EWOULDBLOCK when another process
-// keeps it.
+// lock locks a file, which it makes; EWOULDBLOCK if another process holds it.
 func lock(path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o644)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// Light starts a role that needs no rights, in this process: it opens what the
-// role needs, and when it was started by root it then gives up every right for
-// good. Roles that start sandboxes use Run.
+// Light starts a role that needs no rights, in this process: it opens the role's files
+// and listeners and, if run by root, then gives up all rights for good. Roles that start
+// sandboxes use Run.
 func Light(o Options) (Inherited, error) {
 	layout := Layout{Root: o.Data}
 	root := os.Geteuid() == 0
@@ -38,7 +38,8 @@ func Light(o Options) (Inherited, error) {
 	}
 	defer closeAll(files)
 	if root && o.Role == config.RoleGateway {
-		// Without its rights the role cannot take that back: the next server writes over it.
+		// Without its rights the role cannot remove the address: the next server
+		// overwrites it.
 		if _, err := layout.tell(files); err != nil {
 			closeAll(locks)
 			return Inherited{}, err
@@ -66,7 +67,7 @@ func BecomeServer() error {
 	}
 	err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(ServerUID, ServerUID, ServerUID), syscall.Setresuid(ServerUID, ServerUID, ServerUID))
 	if err == nil {
-		// What the new user's own processes may see of it, for its metrics.
+		// The server reads its own /proc files for its metrics.
 		err = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	}
 	if err != nil {

@@ -1,10 +1,10 @@
 //go:build linux
 
-// Package early does one small thing of a sentry's binary before the packages of
-// gVisor make themselves ready, which takes several milliseconds of a processor. While a
-// sentry starts it has a child, this binary too, that waits to unmount its /proc. Go
-// makes packages ready in the order of their import paths, as far as what they import is
-// ready: this one imports hardly anything, and comes before nearly all of gVisor.
+// Package early runs a small task of a sentry's binary before gVisor's packages
+// initialize, which takes several milliseconds of CPU. A starting sentry has a child,
+// this binary too, that waits to unmount its /proc. Go initializes packages in the order
+// of their import paths, once their imports are initialized: this one imports hardly
+// anything, and comes before nearly all of gVisor.
 package early
 
 import (
@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// What gVisor starts to unmount a folder has these arguments, and the folder.
+// gVisor's unmount process has these arguments, and the folder.
 const (
 	command  = "umount"
 	syncFlag = "--sync-fd=3"
@@ -25,8 +25,8 @@ func init() {
 	}
 }
 
-// unmount unmounts dir when a byte comes by syncFile, and ends the process. It returns
-// where the kernel cannot close what came along by mistake: main can, and does the same.
+// unmount unmounts dir when a byte arrives on syncFile, and ends the process. It returns
+// if the kernel cannot close stray inherited descriptors: main can, and does the same.
 func unmount(dir string) {
 	const closeRange = 436 // the same for all architectures
 	if _, _, errno := syscall.Syscall(closeRange, syncFile+1, ^uintptr(0)>>32, 0); errno != 0 {
@@ -38,7 +38,7 @@ func unmount(dir string) {
 		if err == syscall.EINTR {
 			continue
 		}
-		if n != len(b) { // who would have told is gone
+		if n != len(b) { // the writer is gone
 			os.Exit(1)
 		}
 		break

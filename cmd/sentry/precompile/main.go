@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command precompile prints the file of gVisor that holds precompiled seccomp filters, with
-// those of our sentries: the module has none, so that a sentry compiles its filter at
+// Command precompile prints gVisor's file of precompiled seccomp filters with the filters
+// of our sentries added. The module has none, so a sentry would compile its filter at
 // each start. gVisor's own build replaces that file the same way. scripts/gvisor.sh
-// puts it in its place, given the original one:
+// installs the output; the argument is the original file:
 //
 //	go run ./cmd/sentry/precompile filter_precompiled.go
 package main

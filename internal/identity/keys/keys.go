@@ -1,5 +1,4 @@
-// Package keys is the life of API keys: making, checking, rotating and revoking
-// them.
+// Package keys makes, checks, rotates and revokes API keys.
 package keys
 
 import (
@@ -19,10 +18,10 @@ import (
 )
 
 const (
-	// trustTime is how long a Key that was looked up is believed: another
-	// process's revocation takes effect within it, this one's at once.
+	// trustTime is how long a Key is cached: another process's revocation takes effect
+	// within it, this one's at once.
 	trustTime = time.Second
-	// maxTrusted bounds how many are remembered.
+	// maxTrusted bounds the cache.
 	maxTrusted = 10_000
 	// tellEvery is how often the last uses are recorded.
 	tellEvery = 30 * time.Second
@@ -53,18 +52,18 @@ func New(store sandbox.KeyStore, log *slog.Logger) *Service {
 	return &Service{store: store, log: log, trusted: map[sandbox.KeyHash]trusted{}, used: map[sandbox.KeyHash]time.Time{}}
 }
 
-// Request asks for a Key.
+// Request describes a Key to make.
 type Request struct {
 	ID     string // the one it will have; empty: a fresh one
 	Name   string
-	Scopes []sandbox.Scope // empty: all that its maker may give
-	Role   sandbox.Role    // empty: that of its maker
+	Scopes []sandbox.Scope // empty: all that its maker may grant
+	Role   sandbox.Role    // empty: its maker's
 	Life   time.Duration   // zero: it does not expire
 }
 
-// Create makes a Key of who's Tenant and returns it with its secret, which
-// cannot be had again. Nobody can give more than they have: Denied. A Key that a
-// Key makes expires with it at the latest.
+// Create makes a Key of who's Tenant and returns it with its secret, which cannot be
+// retrieved again. Granting more than who has is Denied. A Key made by a Key expires with
+// it at the latest.
 func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (sandbox.Key, string, error) {
 	if err := checkName(r.Name); err != nil {
 		return sandbox.Key{}, "", err
@@ -139,11 +138,11 @@ func list(scopes []sandbox.Scope) string {
 	return text
 }
 
-// errNoKey is the one answer to every secret that is not valid.
+// errNoKey is the answer to every invalid secret.
 var errNoKey = sandbox.Errorf(sandbox.Anonymous, "the API key is not valid: it is unknown, has expired or was revoked")
 
-// Check returns whom a secret speaks for. Every failure but that of the Store, and
-// the end of the Key whose secret it is, is the same Anonymous.
+// Check returns the Identity of a secret. Every failure is the same Anonymous, except the
+// Store's errors and the expiry of the secret's Key.
 func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, error) {
 	if !sandbox.ValidKeySecret(secret) {
 		return sandbox.Identity{}, errNoKey
@@ -157,8 +156,8 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 	if err != nil {
 		return sandbox.Identity{}, err
 	}
-	// The hash is what the row was found by; a Store that finds too much must
-	// not let anybody in.
+	// The row was found by its hash; a Store that matches too much must not let anybody
+	// in.
 	if current(hash, key) && key.Expired(now) {
 		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous, "the API key expired at %s: make another with `cloud-sandbox key create`", key.ExpiresAt.UTC().Format(time.RFC3339))
 	}
@@ -171,8 +170,7 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 	return sandbox.Identity{Tenant: key.Tenant, User: "key:" + key.ID, Role: key.Role, Key: key.ID, Person: key.CreatedBy, Scopes: key.Scopes, Until: key.ExpiresAt}, nil
 }
 
-// speaksFor reports whether the secret with this hash is one of key's that is
-// valid.
+// speaksFor reports whether hash is that of a valid secret of key.
 func speaksFor(hash sandbox.KeyHash, key sandbox.Key, now time.Time) bool {
 	previous := subtle.ConstantTimeCompare(key.Previous.Hash[:], hash[:]) == 1 && key.Previous.ValidAt(now)
 	return (current(hash, key) || previous) && !key.Expired(now)
@@ -197,7 +195,7 @@ func (s *Service) find(ctx context.Context, hash sandbox.KeyHash, now time.Time)
 		delete(s.trusted, hash)
 		return key, err
 	}
-	if epoch == s.epoch { // what was read before a revocation is not kept after it
+	if epoch == s.epoch { // a result read before a revocation is not cached after it
 		if len(s.trusted) >= maxTrusted {
 			clear(s.trusted)
 		}
@@ -211,9 +209,8 @@ func (s *Service) List(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.
 	return s.store.Keys(ctx, tenant)
 }
 
-// Revoke ends a Key of who's Tenant for good: at once here, within a second
-// elsewhere. NotFound when the Tenant has none of this ID, Denied when its Role
-// is above who's.
+// Revoke ends a Key of who's Tenant for good: at once here, within a second elsewhere.
+// NotFound if the Tenant has no such Key, Denied if its Role is above who's.
 func (s *Service) Revoke(ctx context.Context, who sandbox.Identity, id string) error {
 	if err := s.mayChange(ctx, who, id); err != nil {
 		return err
@@ -223,8 +220,8 @@ func (s *Service) Revoke(ctx context.Context, who sandbox.Identity, id string) e
 	return err
 }
 
-// Rename gives a Key of who's Tenant another name, which Create would take. It
-// fails as Revoke does.
+// Rename changes the name of a Key of who's Tenant; it accepts the names that Create
+// does. It fails as Revoke does.
 func (s *Service) Rename(ctx context.Context, who sandbox.Identity, id, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -251,7 +248,7 @@ func (s *Service) mayChange(ctx context.Context, who sandbox.Identity, id string
 	return nil
 }
 
-// Distrust has every Key be looked up anew: some were revoked in the Store.
+// Distrust clears the cache: some Keys were revoked in the Store.
 func (s *Service) Distrust() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +256,7 @@ func (s *Service) Distrust() {
 	clear(s.trusted)
 }
 
-// Run records when Keys were last used, every half minute and at its end, which
-// is that of ctx.
+// Run records when Keys were last used, every half minute and when ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()

@@ -8,24 +8,23 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Rotate gives a Key of who's Tenant another secret and returns it, which cannot
-// be had again. The one before stays valid for overlap, which must be in [0,
-// MaxKeyOverlap], and never longer than the Key; with 0 it ends at once, here,
-// and elsewhere within a second.
+// Rotate gives a Key of who's Tenant a new secret and returns it; it cannot be retrieved
+// again. The old secret stays valid for overlap, which must be in [0, MaxKeyOverlap], and
+// never longer than the Key. With 0 it ends at once here, and elsewhere within a second.
 //
-// A secret that nobody has used yet, as when an answer was lost, is replaced and
-// ends at once, and the one before it stays valid. Else a Key has two valid
-// secrets at most: Conflict while there are, but for an overlap of 0.
+// A secret that was never used, as after a lost answer, is replaced and ends at once, and
+// the previous one stays valid. Otherwise a Key has at most two valid secrets: Conflict
+// if it has two, unless overlap is 0.
 //
-// From then on it is a Key of the User who rotated it, and goes with them.
+// The Key then belongs to the User who rotated it, and is revoked with them.
 //
-// NotFound when the Tenant has no Key of this ID; Denied when the Key may do more
-// than who, or for longer; Conflict when it has expired.
+// NotFound if the Tenant has no such Key; Denied if the Key may do more than who, or for
+// longer; Conflict if it has expired.
 func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, overlap time.Duration) (sandbox.Key, string, error) {
 	if overlap < 0 || overlap > sandbox.MaxKeyOverlap {
 		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Invalid, "overlap_seconds must be between 0, for no overlap, and %d", int64(sandbox.MaxKeyOverlap.Seconds()))
 	}
-	s.tell(ctx) // whether the last secret was used decides
+	s.tell(ctx) // the result depends on whether the last secret was used
 	all, err := s.store.Keys(ctx, who.Tenant)
 	if err != nil {
 		return sandbox.Key{}, "", err
@@ -43,7 +42,7 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 		return sandbox.Key{}, "", err
 	}
 	if who.Person != "" {
-		key.CreatedBy = who.Person // who knows its secret now
+		key.CreatedBy = who.Person // they know its secret now
 	}
 	secret := sandbox.NewKeySecret()
 	key.Hash, key.Hint, key.UsedAt = sandbox.HashKeySecret(secret), hintOf(secret), time.Time{}
@@ -52,10 +51,10 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 	return key, secret, err
 }
 
-// hintOf is what is shown of a secret later.
+// hintOf is the part of a secret that is shown later.
 func hintOf(secret string) string { return secret[len(secret)-4:] }
 
-// mayRotate refuses what would give who more than they have.
+// mayRotate refuses a Key that would give who more than they have.
 func mayRotate(who sandbox.Identity, key sandbox.Key, now time.Time) error {
 	outlives := !who.Until.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(who.Until))
 	switch {
@@ -71,7 +70,7 @@ func mayRotate(who sandbox.Identity, key sandbox.Key, now time.Time) error {
 	return nil
 }
 
-// overlapping is the secret that is valid beside the one to come.
+// overlapping is the secret that stays valid beside the new one.
 func overlapping(key sandbox.Key, now time.Time, overlap time.Duration) (sandbox.PreviousSecret, error) {
 	until := now.Add(overlap)
 	if key.Expired(until) {

@@ -13,33 +13,32 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// MaxIssuers is how many may be configured.
+// MaxIssuers bounds the configured issuers.
 const MaxIssuers = 16
 
-// Issuer is who vouches for users, and what its tokens mean here.
+// Issuer is an identity provider, and the mapping of its tokens.
 type Issuer struct {
-	// Name begins the names of its users, and of its Tenants: "NAME:". It must
-	// never become another's.
+	// Name is the prefix, "NAME:", of its users and Tenants. It must never be reused for
+	// another issuer.
 	Name string `json:"name"`
-	// URL is what its tokens carry as iss, and where it is discovered: https.
+	// URL is the iss of its tokens, and its discovery base: https.
 	URL string `json:"issuer"`
-	// Audience is what its tokens must carry as aud.
+	// Audience is the required aud of its tokens.
 	Audience string `json:"audience"`
-	// ClientID is what the command line calls itself when somebody logs in with a
-	// browser, and Scopes what it asks for; without ClientID nobody can. Nil Scopes:
-	// openid and offline_access.
+	// ClientID is the OAuth client of the command line for browser logins, and Scopes the
+	// scopes it requests; without ClientID there are no such logins. Nil Scopes: openid
+	// and offline_access.
 	ClientID string   `json:"client_id,omitempty"`
 	Scopes   []string `json:"scopes,omitempty"`
-	// Tenant is whose all its users are; empty: TenantClaim says.
+	// Tenant is the Tenant of all its users; empty: see TenantClaim.
 	Tenant sandbox.TenantID `json:"tenant,omitempty"`
-	// TenantClaim is the claim that names the Tenant. With Tenants, only what is a
-	// key there is let in, as that Tenant; without, each value is the Tenant
-	// NAME:VALUE.
+	// TenantClaim is the claim that names the Tenant. With Tenants, only values that are
+	// keys of it are accepted and mapped; without, each value is the Tenant NAME:VALUE.
 	TenantClaim string                      `json:"tenant_claim,omitempty"`
 	Tenants     map[string]sandbox.TenantID `json:"tenants,omitempty"`
-	// RoleClaim is the claim that says what the user may do, one text or several,
-	// each a key of Roles or without meaning; the highest Role counts. Who has none
-	// gets Role; when that is empty, nothing.
+	// RoleClaim is the claim with the user's roles, one string or several, looked up in
+	// Roles; unknown ones are ignored, and the highest Role counts. Users without one get
+	// Role; if that is empty, none.
 	RoleClaim string                  `json:"role_claim,omitempty"`
 	Roles     map[string]sandbox.Role `json:"roles,omitempty"`
 	Role      sandbox.Role            `json:"role,omitempty"`

@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// keysFresh is how long keys are used before they are asked for again: a key
-	// that an issuer withdraws is trusted for at most that long, while the issuer
-	// answers.
+	// keysFresh is how long keys are cached: a key that an issuer withdraws is trusted
+	// for at most that long, while the issuer answers.
 	keysFresh = 5 * time.Minute
-	// keysLife is how long they are used when the issuer does not answer.
+	// keysLife is how long they are used if the issuer does not answer.
 	keysLife = time.Hour
-	// askEvery is the least time between two questions to an issuer, however many
-	// tokens with unknown keys come.
+	// askEvery is the least time between two requests to an issuer, however many tokens
+	// with unknown keys come.
 	askEvery    = 10 * time.Second
 	askLimit    = 5 * time.Second
 	maxAnswer   = 1 << 20 // bytes
@@ -31,28 +30,26 @@ const (
 	maxRedirect = 3
 )
 
-// algorithms are what tokens may be signed with: none that has a shared secret.
+// algorithms are the accepted signature algorithms: no symmetric ones.
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA,
 }
 
-// keySet is the public keys of an issuer, as it tells them. It is safe for
-// concurrent use.
+// keySet caches the public keys of an issuer. It is safe for concurrent use.
 type keySet struct {
 	issuer string
 	client *http.Client
 	now    func() time.Time
 
-	asking sync.Mutex // held by who asks the issuer
+	asking sync.Mutex // held during a request to the issuer
 	mu     sync.Mutex
 	keys   []jose.JSONWebKey
-	got    time.Time // when keys was told; zero: never
-	asked  time.Time // when the issuer was asked last
+	got    time.Time // when keys were received; zero: never
+	asked  time.Time // when the last request was made
 }
 
-// VerifySignature returns the payload of a token that one of the issuer's keys
-// signed. Of what the token says of its key only kid is looked at, and only to
-// compare it.
+// VerifySignature returns the payload of a token that one of the issuer's keys signed. Of
+// the token's header only kid is used, and only to compare it.
 func (s *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	signed, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil {
@@ -73,7 +70,7 @@ func (s *keySet) VerifySignature(ctx context.Context, token string) ([]byte, err
 	return nil, errors.New("no key of the issuer signed the token")
 }
 
-// matching are the keys with an ID; all of them when there is none.
+// matching are the keys with the ID kid; all keys if kid is empty.
 func matching(keys []jose.JSONWebKey, kid string) (all []jose.JSONWebKey) {
 	for _, k := range keys {
 		if kid == "" || k.KeyID == kid {
@@ -83,7 +80,7 @@ func matching(keys []jose.JSONWebKey, kid string) (all []jose.JSONWebKey) {
 	return all
 }
 
-// present returns the keys that are known, and whether they need no question.
+// present returns the cached keys, and whether they are fresh.
 func (s *keySet) present() (keys []jose.JSONWebKey, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +91,7 @@ func (s *keySet) present() (keys []jose.JSONWebKey, fresh bool) {
 	return s.keys, age <= keysFresh
 }
 
-// renew asks the issuer for its keys, unless somebody has just done so.
+// renew fetches the issuer's keys, unless that was just done.
 func (s *keySet) renew(ctx context.Context) ([]jose.JSONWebKey, error) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
@@ -103,7 +100,7 @@ func (s *keySet) renew(ctx context.Context) ([]jose.JSONWebKey, error) {
 	s.mu.Unlock()
 	var err error
 	if !soon {
-		// Who asks may leave; the others wait for the answer.
+		// The caller may leave; others wait for the answer.
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 		defer cancel()
 		var keys []jose.JSONWebKey
@@ -122,7 +119,7 @@ func (s *keySet) renew(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return keys, nil
 }
 
-// ask finds out where the issuer tells its keys, and what they are.
+// ask fetches the issuer's key URL and its keys.
 func (s *keySet) ask(ctx context.Context) ([]jose.JSONWebKey, error) {
 	var about struct {
 		Issuer string `json:"issuer"`
@@ -143,7 +140,7 @@ func (s *keySet) ask(ctx context.Context) ([]jose.JSONWebKey, error) {
 	}
 	var usable []jose.JSONWebKey
 	for _, k := range set.Keys {
-		// A shared secret is no public key, and a private one nobody should see.
+		// Skip symmetric and private keys.
 		if k.Valid() && k.IsPublic() && (k.Use == "" || k.Use == "sig") && len(usable) < maxKeys {
 			usable = append(usable, k)
 		}

@@ -1,6 +1,6 @@
-// Package oidc takes the tokens of identity providers: JWTs that an issuer signed
-// with a key that it publishes, for an audience that is us. What a token says of
-// its user becomes a Tenant, a user and a Role as the operator decided.
+// Package oidc accepts tokens of identity providers: JWTs that an issuer signed with a
+// key that it publishes, for us as audience. The operator's configuration maps a token's
+// claims to a Tenant, a user and a Role.
 package oidc
 
 import (
@@ -25,7 +25,7 @@ import (
 const (
 	maxToken = 16 << 10 // bytes
 	maxUser  = 128      // characters
-	maxRoles = 1000     // values of a role claim that are looked at
+	maxRoles = 1000     // values of a role claim that are read
 )
 
 // Issuers checks tokens of several issuers. It is safe for concurrent use.
@@ -46,13 +46,13 @@ type options struct {
 	now    func() time.Time
 }
 
-// WithClient has issuers asked with a client of one's own.
+// WithClient sets the HTTP client for requests to issuers.
 func WithClient(c *http.Client) Option { return func(o *options) { o.client = c } }
 
-// WithClock has it be the time that now says.
+// WithClock sets the clock.
 func WithClock(now func() time.Time) Option { return func(o *options) { o.now = now } }
 
-// New returns Issuers. Nobody is asked before the first token comes.
+// New returns Issuers. No request is made before the first token comes.
 func New(all []Issuer, opts ...Option) *Issuers {
 	o := options{client: &http.Client{Timeout: askLimit}, now: time.Now}
 	for _, opt := range opts {
@@ -74,8 +74,7 @@ func New(all []Issuer, opts ...Option) *Issuers {
 	return s
 }
 
-// Logins returns the issuers with which somebody can log in on the command line, by
-// name.
+// Logins returns the issuers that support command-line login, by name.
 func (s *Issuers) Logins() (all []Issuer) {
 	if s == nil {
 		return nil
@@ -94,12 +93,11 @@ func (s *Issuers) Logins() (all []Issuer) {
 	return all
 }
 
-// Claims reports whether a token says that it is of one of the issuers. Nothing
-// of it is checked.
+// Claims reports whether a token names one of the issuers. Nothing is verified.
 func (s *Issuers) Claims(token string) bool { return s != nil && s.of(token) != nil }
 
-// Ours reports whether a token says that it is of one of the issuers and for us.
-// Nothing of it is checked: it is for keeping what may be valid from others.
+// Ours reports whether a token names one of the issuers and us as audience. Nothing is
+// verified: it is for keeping tokens that may be valid from others.
 func (s *Issuers) Ours(token string) bool {
 	if !s.Claims(token) {
 		return false
@@ -110,7 +108,7 @@ func (s *Issuers) Ours(token string) bool {
 	return json.Unmarshal(payloadOf(token), &says) == nil && slices.Contains(says.Audience, s.of(token).Audience)
 }
 
-// audience is one text or several.
+// audience is one string or several.
 type audience []string
 
 // UnmarshalJSON reads either.
@@ -123,7 +121,7 @@ func (a *audience) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*[]string)(a))
 }
 
-// payloadOf is what stands in a token; nil when it is none.
+// payloadOf is the payload of a token; nil: not a JWT.
 func payloadOf(token string) []byte {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -136,7 +134,7 @@ func payloadOf(token string) []byte {
 	return payload
 }
 
-// of is whose token it says it is; nil: nobody's that is known.
+// of is the issuer that a token names; nil: unknown.
 func (s *Issuers) of(token string) *issuer {
 	if len(token) > maxToken || len(s.byURL) == 0 {
 		return nil
@@ -150,9 +148,9 @@ func (s *Issuers) of(token string) *issuer {
 	return s.byURL[says.Issuer]
 }
 
-// Check returns whom a token speaks for. Without a Role, as it may be, they may do
-// nothing by what the token says. An error is for logs only, but for one
-// with the Code Denied: the token is right, and its user may not come in.
+// Check returns the Identity of a token. Its Role may be empty: then the token alone
+// permits nothing. An error is for logs only, except one with the Code Denied: the token
+// is valid, and its user may not come in.
 func (s *Issuers) Check(ctx context.Context, token string) (sandbox.Identity, error) {
 	is := s.of(token)
 	if is == nil {
@@ -175,14 +173,14 @@ func (s *Issuers) Check(ctx context.Context, token string) (sandbox.Identity, er
 		return sandbox.Identity{}, err
 	}
 	for _, name := range []string{"exp", "iat", "nbf"} {
-		if _, text := claims[name].(string); text { // which the verifier takes for one
+		if _, text := claims[name].(string); text { // the verifier accepts it as a number
 			return sandbox.Identity{}, fmt.Errorf("%s is not a number", name)
 		}
 	}
 	return is.identity(verified.Subject, claims)
 }
 
-// identity is what the claims of a verified token mean.
+// identity maps the claims of a verified token.
 func (is *issuer) identity(subject string, claims map[string]any) (sandbox.Identity, error) {
 	if !printable(subject) {
 		return sandbox.Identity{}, fmt.Errorf("sub must be 1 to %d printable characters", maxUser)

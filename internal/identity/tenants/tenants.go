@@ -1,5 +1,4 @@
-// Package tenants looks after the records of Tenants, and keeps out those that
-// are suspended.
+// Package tenants manages the records of Tenants, and rejects requests of suspended ones.
 package tenants
 
 import (
@@ -15,36 +14,36 @@ import (
 )
 
 const (
-	// maxKnown bounds how many Tenants are remembered to have a record.
+	// maxKnown bounds the cache of Tenants with a record.
 	maxKnown = 100_000
 )
 
-// Config is what a Service is made of; only Store is required.
+// Config of a Service; only Store is required.
 type Config struct {
 	Store sandbox.TenantStore
-	// Templates lists what a Tenant has built; nil: nobody has built anything.
+	// Templates lists a Tenant's own Templates; nil: none have any.
 	Templates interface {
 		List(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Template, error)
 	}
-	// Audit keeps in a Tenant's log that it was suspended; nil: the caller does.
+	// Audit logs suspensions in the Tenant's log; nil: the caller does.
 	Audit sandbox.AuditStore
-	// Event is told of suspensions; nil: nobody is.
+	// Event receives suspensions; nil: none.
 	Event func(sandbox.Event)
 	Log   *slog.Logger // may be nil
 }
 
-// Service looks after Tenants. Its methods are safe for concurrent use.
+// Service manages Tenants. Its methods are safe for concurrent use.
 type Service struct {
 	cfg Config
 
-	noting sync.Mutex // one at a time records who was seen
+	noting sync.Mutex // serializes flush
 
 	mu        sync.Mutex
 	loaded    bool
 	suspended sandbox.Suspensions
-	epoch     uint64 // grows with each change here
+	epoch     uint64 // increments with each change here
 	known     map[sandbox.TenantID]bool
-	unnoted   map[sandbox.TenantID]sandbox.Tenant // seen, and not recorded yet
+	unnoted   map[sandbox.TenantID]sandbox.Tenant // seen, not recorded yet
 	inside    visits.Set[sandbox.TenantID]
 }
 
@@ -61,9 +60,9 @@ func New(c Config) *Service {
 	}
 }
 
-// Enter lets a request of a Tenant in, or returns ErrSuspended. The context that
-// it returns ends with that as its cause should the Tenant be suspended before
-// leave is called. It asks the Store the first time alone.
+// Enter admits a request of a Tenant, or returns ErrSuspended. If the Tenant is suspended
+// before leave is called, the returned context is cancelled with that cause. It reads the
+// Store only the first time.
 func (s *Service) Enter(ctx context.Context, id sandbox.TenantID) (_ context.Context, leave func(), err error) {
 	if err := s.load(ctx); err != nil {
 		return nil, nil, err
@@ -82,7 +81,7 @@ func (s *Service) Enter(ctx context.Context, id sandbox.TenantID) (_ context.Con
 	}, nil
 }
 
-// Check returns ErrSuspended for a Tenant that may do nothing.
+// Check returns ErrSuspended for a suspended Tenant.
 func (s *Service) Check(ctx context.Context, id sandbox.TenantID) error {
 	if err := s.load(ctx); err != nil {
 		return err
@@ -95,8 +94,8 @@ func (s *Service) Check(ctx context.Context, id sandbox.TenantID) error {
 	return nil
 }
 
-// Vouch records that a Tenant vouches for another, before that one gets a
-// credential: a Hidden ID does not say who does.
+// Vouch records which Tenant vouches for another before that one gets a credential: a
+// Hidden ID does not contain it.
 func (s *Service) Vouch(ctx context.Context, parent, id sandbox.TenantID) error {
 	s.mu.Lock()
 	s.note(parent, parentOf(parent))
@@ -105,9 +104,9 @@ func (s *Service) Vouch(ctx context.Context, parent, id sandbox.TenantID) error 
 	return s.flush(ctx)
 }
 
-// note has a Tenant get a record when it may have none. The caller holds s.mu.
+// note queues a record for a Tenant that may have none. The caller holds s.mu.
 func (s *Service) note(id, parent sandbox.TenantID) {
-	if s.known[id] && (parent == "" || !id.Hidden()) { // which may be known, and not whose it is
+	if s.known[id] && (parent == "" || !id.Hidden()) { // known without its parent if Hidden
 		return
 	}
 	if len(s.known) >= maxKnown {
@@ -117,7 +116,8 @@ func (s *Service) note(id, parent sandbox.TenantID) {
 	s.unnoted[id] = sandbox.Tenant{ID: id, Parent: parent, CreatedAt: identity.Now()}
 }
 
-// parentOf is who vouches for a Tenant by its ID; empty: nobody, or it is Hidden.
+// parentOf is the Tenant that vouches for id, from id alone; empty: none, or id is
+// Hidden.
 func parentOf(id sandbox.TenantID) sandbox.TenantID {
 	if above := id.Above(); len(above) > 0 {
 		return above[0]
@@ -125,7 +125,7 @@ func parentOf(id sandbox.TenantID) sandbox.TenantID {
 	return ""
 }
 
-// flush records the Tenants that were seen.
+// flush writes the queued records.
 func (s *Service) flush(ctx context.Context) error {
 	s.noting.Lock()
 	defer s.noting.Unlock()
@@ -153,7 +153,7 @@ func (s *Service) flush(ctx context.Context) error {
 	return err
 }
 
-// load reads who is suspended unless that is known.
+// load reads the suspended Tenants unless they are known.
 func (s *Service) load(ctx context.Context) error {
 	s.mu.Lock()
 	loaded := s.loaded
@@ -164,7 +164,7 @@ func (s *Service) load(ctx context.Context) error {
 	return s.refresh(ctx)
 }
 
-// refresh reads who is suspended, and ends the requests of those.
+// refresh reads the suspended Tenants, and cancels their requests.
 func (s *Service) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, identity.RefreshLimit)
 	defer cancel()
@@ -182,7 +182,7 @@ func (s *Service) refresh(ctx context.Context) error {
 	}
 }
 
-// hold takes over who is suspended, unless something changed here since epoch.
+// hold stores the suspended Tenants, unless something changed here since epoch.
 func (s *Service) hold(suspended sandbox.Suspensions, epoch uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,16 +201,15 @@ func (s *Service) hold(suspended sandbox.Suspensions, epoch uint64) bool {
 	return true
 }
 
-// Run keeps the records and who is suspended in step with the Store until ctx
-// ends.
+// Run synchronizes records and suspensions with the Store until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	return identity.InStep(ctx, s.flush, s.refresh, func(err error) {
 		s.cfg.Log.Warn("reading suspended tenants failed; new suspensions take effect later", telemetry.KeyError, err.Error())
 	})
 }
 
-// Create makes a record. An ID that credentials of a user would come with, who
-// is vouched for, is for those to make: Invalid.
+// Create makes a record. Invalid for the ID of a vouched-for Tenant: only its user's
+// credentials make it.
 func (s *Service) Create(ctx context.Context, id sandbox.TenantID, name string) (sandbox.Tenant, error) {
 	if err := id.Check(); err != nil {
 		return sandbox.Tenant{}, err
@@ -228,7 +227,7 @@ func (s *Service) Create(ctx context.Context, id sandbox.TenantID, name string) 
 	return t, nil
 }
 
-// Get returns a record; NotFound when there is none.
+// Get returns a record, or NotFound.
 func (s *Service) Get(ctx context.Context, id sandbox.TenantID) (sandbox.Tenant, error) {
 	if err := errors.Join(id.Check(), s.flush(ctx)); err != nil {
 		return sandbox.Tenant{}, err
@@ -247,10 +246,9 @@ func (s *Service) List(ctx context.Context, query sandbox.TenantQuery) (sandbox.
 	return s.cfg.Store.ListTenants(ctx, query)
 }
 
-// Change changes a record and returns it. A Tenant that it suspends gets no
-// request in from then on, here at once and elsewhere within a second, and those
-// under way end. NotFound when there is no record; Conflict for who would suspend
-// themselves.
+// Change changes a record and returns it. Suspending a Tenant rejects its requests and
+// cancels those in flight, here at once and elsewhere within a second. NotFound without a
+// record; Conflict for suspending oneself.
 func (s *Service) Change(ctx context.Context, who sandbox.Identity, id sandbox.TenantID, change sandbox.TenantChange) (sandbox.Tenant, error) {
 	if err := errors.Join(id.Check(), change.Check()); err != nil {
 		return sandbox.Tenant{}, err
@@ -278,7 +276,7 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, id sandbox.T
 	return after, err
 }
 
-// tell tells of a Tenant that was suspended or goes on.
+// tell audits and reports that a Tenant was suspended or resumed.
 func (s *Service) tell(ctx context.Context, who sandbox.Identity, t sandbox.Tenant) error {
 	kind, operation := sandbox.EventTenantResumed, sandbox.AuditTenantResumed
 	if t.Suspended != nil {
@@ -294,8 +292,8 @@ func (s *Service) tell(ctx context.Context, who sandbox.Identity, t sandbox.Tena
 	return err
 }
 
-// Remove removes a record with the Tenant's Keys, Secrets and Quota; Conflict,
-// saying what is left, while it has anything else. NotFound when there is none.
+// Remove removes a record with the Tenant's Keys, Secrets and Quota. Conflict, naming the
+// rest, while it has anything else; NotFound without a record.
 func (s *Service) Remove(ctx context.Context, who sandbox.Identity, id sandbox.TenantID) error {
 	if err := id.Check(); err != nil {
 		return err
@@ -323,7 +321,7 @@ func (s *Service) Remove(ctx context.Context, who sandbox.Identity, id sandbox.T
 	return s.refresh(context.WithoutCancel(ctx))
 }
 
-// templates is how many a Tenant has of its own.
+// templates counts a Tenant's own Templates.
 func (s *Service) templates(ctx context.Context, id sandbox.TenantID) (own int, err error) {
 	if s.cfg.Templates == nil {
 		return 0, nil

@@ -9,24 +9,23 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity"
 )
 
-// Names of what is done to Users, as the contract has them.
+// Operation names of the API.
 const (
 	opCreate = "createUser"
 	opChange = "changeUser"
 	opRemove = "deleteUser"
 )
 
-// Invite is who is to be a User before a token comes for them.
+// Invite describes a User to create before their first token.
 type Invite struct {
-	ID    string // what their tokens will say
+	ID    string // as in their tokens
 	Name  string
 	Email string
-	Role  sandbox.Role // empty: what their tokens say
+	Role  sandbox.Role // empty: from their tokens
 }
 
-// Create makes a record of a User who has none, or was removed. Nobody can give
-// a Role above their own, nor have somebody back whose tokens say one: Denied.
-// Conflict when there is one already.
+// Create makes a record of a User who has none, or was removed. Denied for a Role above
+// who's, or for a removed User whose tokens carry one. Conflict if the User exists.
 func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, in Invite) (sandbox.User, error) {
 	u := sandbox.User{
 		Tenant: tenant, ID: in.ID, Name: in.Name, Email: in.Email, Source: sandbox.UserInvited, Given: in.Role,
@@ -42,7 +41,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 	if err != nil && !errors.Is(err, sandbox.NotFound) {
 		return sandbox.User{}, err
 	}
-	if there.State == sandbox.UserRemoved { // else the Store says that there is one
+	if there.State == sandbox.UserRemoved { // else the Store returns Conflict
 		u.Said, u.Version = there.Said, there.Version
 	}
 	u = u.Decided(there, who.Role)
@@ -55,9 +54,9 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 	return u, s.settle(ctx, who, u, opCreate)
 }
 
-// mayGive refuses a User who would be of a Role that who cannot give, or may do what
-// who may not, as with a Key of few Scopes. One of whom nothing is known yet will be
-// what their tokens say.
+// mayGive refuses a User whose Role who cannot grant, or whose scopes who lacks, as with
+// a Key of few Scopes. An unknown User without a decided Role passes: their tokens will
+// say it.
 func mayGive(who sandbox.Identity, u sandbox.User) error {
 	if u.Role() != "" && !who.Role.Gives(u.Role()) {
 		return sandbox.Errorf(sandbox.Denied, "the user would be of a role above yours")
@@ -70,9 +69,8 @@ func mayGive(who sandbox.Identity, u sandbox.User) error {
 	return nil
 }
 
-// mayRelease refuses a change by which nothing would be left of what somebody above
-// who decided: the User's next token may say more than who can give, whatever their
-// last one said.
+// mayRelease refuses a change that would undo all decisions of somebody above who: the
+// User's next token may carry more than who can grant, whatever the last one carried.
 func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
 	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" {
 		return sandbox.Errorf(sandbox.Denied, "somebody of a role above yours decided about this user: give them a role")
@@ -80,8 +78,8 @@ func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
 	return nil
 }
 
-// settle has a change hold, and tells of it in the log of the Tenant if somebody of
-// another made it.
+// settle makes a change effective, and audits it in the Tenant's log if somebody of
+// another Tenant made it.
 func (s *Service) settle(ctx context.Context, who sandbox.Identity, u sandbox.User, operation string) error {
 	if u.State == sandbox.UserRemoved {
 		s.cfg.Revoked()
@@ -96,7 +94,7 @@ func (s *Service) settle(ctx context.Context, who sandbox.Identity, u sandbox.Us
 	return errors.Join(err, told)
 }
 
-// Get returns a User; NotFound when there is none, or who was removed.
+// Get returns a User; NotFound if there is none, or they were removed.
 func (s *Service) Get(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.User, error) {
 	if err := errors.Join(tenant.Check(), s.flush(ctx)); err != nil {
 		return sandbox.User{}, err
@@ -121,11 +119,10 @@ func (s *Service) List(ctx context.Context, tenant sandbox.TenantID, query sandb
 	return s.cfg.Store.ListUsers(ctx, tenant, query)
 }
 
-// Change changes a User and returns them. It applies here at once and elsewhere
-// within 1 s, and cancels in-flight requests that the User may no longer make. NotFound when
-// there is none; Denied for a User of a Role above who's, or who would become one;
-// Conflict for who would suspend themselves, and, but for operators, for what
-// leaves the Tenant without its last owner.
+// Change changes a User and returns them. It applies here at once and elsewhere within 1
+// s, and cancels in-flight requests that the User may no longer make. NotFound without a
+// record; Denied if the User's Role is, or would become, above who's; Conflict for
+// suspending oneself and, except for operators, for leaving the Tenant without an owner.
 func (s *Service) Change(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id string, change sandbox.UserChange) (sandbox.User, error) {
 	return s.change(ctx, who, tenant, id, opChange, func(u sandbox.User) (sandbox.User, error) {
 		after, err := change.Apply(u)
@@ -141,9 +138,8 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, tenant sandb
 	})
 }
 
-// Remove removes a User: every token of theirs is refused from then on, also those
-// to come, until somebody makes them a User again, and their Keys are revoked. It
-// fails as Change does.
+// Remove removes a User and revokes their Keys: all their tokens, also later ones, are
+// refused until somebody makes them a User again. It fails as Change does.
 func (s *Service) Remove(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id string) error {
 	_, err := s.change(ctx, who, tenant, id, opRemove, func(u sandbox.User) (sandbox.User, error) {
 		if isSelf(who, u) {
@@ -159,7 +155,7 @@ func isSelf(who sandbox.Identity, u sandbox.User) bool {
 	return who.Tenant == u.Tenant && who.Person == u.ID
 }
 
-// change writes what apply makes of a User, as often as others come between.
+// change writes the result of apply; it retries on concurrent changes.
 func (s *Service) change(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id, operation string, apply func(sandbox.User) (sandbox.User, error)) (sandbox.User, error) {
 	for try := 1; ; try++ {
 		u, err := s.Get(ctx, tenant, id)

@@ -1,5 +1,5 @@
-// Package users looks after the records of who acts for Tenants, and has what an
-// admin decided about them hold at once.
+// Package users manages the records of Users of Tenants, and applies an admin's decisions
+// about them at once.
 package users
 
 import (
@@ -19,44 +19,43 @@ import (
 )
 
 const (
-	// trustTime is how long a record is believed after the Store last said that there
-	// was no change. It is longer than identity.RefreshEvery, so that a record is read once
-	// while nothing changes.
+	// trustTime is how long a record is cached after the Store last reported no change.
+	// It is longer than identity.RefreshEvery, so that a record is read once while
+	// nothing changes.
 	trustTime = 3 * time.Second
-	// seenEvery is how often at most it is recorded that a User is still there.
+	// seenEvery is the least time between two records of when a User was last seen.
 	seenEvery = time.Minute
-	// maxKnown bounds how many records are remembered, maxUnnoted how many wait to be
-	// written.
+	// maxKnown bounds the cached records, maxUnnoted those queued for writing.
 	maxKnown   = 10_000
 	maxUnnoted = 10_000
-	// maxTries bounds how often a change begins anew because of another.
+	// maxTries bounds the retries of a change on conflict.
 	maxTries = 5
 )
 
-// Config is what a Service is made of; only Store is required.
+// Config of a Service; only Store is required.
 type Config struct {
 	Store sandbox.UserStore
-	// Audit keeps in a Tenant's log what an operator of another did to its Users; nil:
-	// the caller does.
+	// Audit logs an operator's changes to another Tenant's Users in that Tenant's log;
+	// nil: the caller does.
 	Audit sandbox.AuditStore
-	// Revoked is called after Keys went with their User; nil: nobody has to know.
+	// Revoked is called after Keys were revoked with their User; nil: none.
 	Revoked func()
 	Log     *slog.Logger // may be nil
 }
 
-// Service looks after Users. Its methods are safe for concurrent use.
+// Service manages Users. Its methods are safe for concurrent use.
 type Service struct {
 	cfg Config
 
-	noting sync.Mutex // one at a time records who was seen
+	noting sync.Mutex // serializes flush
 
 	mu      sync.Mutex
 	known   map[userID]record
-	unnoted map[userID]sandbox.User // seen, and not recorded yet
-	lapsed  map[userID]sandbox.User // of those, what had a decision lapse
-	changed int64                   // what the Store said last
-	checked time.Time               // when
-	epoch   uint64                  // grows when what is known is forgotten
+	unnoted map[userID]sandbox.User // seen, not recorded yet
+	lapsed  map[userID]sandbox.User // those of unnoted whose decision lapsed
+	changed int64                   // the Store's last change number
+	checked time.Time               // when it was read
+	epoch   uint64                  // increments when the cache is cleared
 	inside  visits.Set[visitor]
 }
 
@@ -65,21 +64,21 @@ type userID struct {
 	id     string
 }
 
-// A record is what the Store had of a User; the zero User: nothing.
+// A record is the Store's User; the zero User: none.
 type record struct {
 	user sandbox.User
 	read time.Time
 }
 
-// A visitor is who a request under way is of, and as what they were let in.
+// A visitor identifies an in-flight request: its User, and the Role it was admitted with.
 type visitor struct {
 	userID
-	said   sandbox.Role       // by their credential
-	source sandbox.UserSource // of their token; empty: a Key
+	said   sandbox.Role       // from their credential
+	source sandbox.UserSource // from their token; empty: a Key
 	as     sandbox.Role
 }
 
-// errLowered ends the requests of who may do less than they began with.
+// errLowered cancels the requests of Users whose Role was lowered.
 var errLowered = sandbox.Errorf(sandbox.Denied, "your role in the tenant was lowered meanwhile: ask again")
 
 // New returns a Service. Run keeps it in step with other processes.
@@ -93,10 +92,10 @@ func New(c Config) *Service {
 	return &Service{cfg: c, known: map[userID]record{}, unnoted: map[userID]sandbox.User{}, lapsed: map[userID]sandbox.User{}, changed: -1}
 }
 
-// Enter lets a request in and returns the Identity that it has as its User, or
-// says why they may do nothing. The context that it returns ends, with why as its
-// cause, should they be suspended, removed or given a lower Role before leave is
-// called. It asks the Store once for each User, while nobody is changed.
+// Enter admits a request and returns its Identity as a User, or why the User may do
+// nothing. If the User is suspended, removed or given a lower Role before leave is
+// called, the returned context is cancelled with that cause. It reads the Store once for
+// each User, while no User changes.
 func (s *Service) Enter(ctx context.Context, who sandbox.Identity) (_ sandbox.Identity, _ context.Context, leave func(), err error) {
 	if who.Person == "" {
 		who, err = (sandbox.User{}).Admit(who)
@@ -118,7 +117,7 @@ func (s *Service) Enter(ctx context.Context, who sandbox.Identity) (_ sandbox.Id
 	}
 }
 
-// let lets who in, unless what u says may have changed since epoch.
+// let admits who, unless the cache was cleared since epoch.
 func (s *Service) let(ctx context.Context, epoch uint64, u sandbox.User, who sandbox.Identity, as sandbox.Role) (_ context.Context, leave func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,8 +137,7 @@ func (s *Service) let(ctx context.Context, epoch uint64, u sandbox.User, who san
 	}, true
 }
 
-// Admit returns the Identity that who has as their User, or why they may do
-// nothing.
+// Admit returns the Identity of who as a User, or why the User may do nothing.
 func (s *Service) Admit(ctx context.Context, who sandbox.Identity) (sandbox.Identity, error) {
 	var u sandbox.User
 	if who.Person != "" {
@@ -151,7 +149,7 @@ func (s *Service) Admit(ctx context.Context, who sandbox.Identity) (sandbox.Iden
 	return u.Admit(who)
 }
 
-// find returns the record of a User, or the zero one, and the epoch that it is of.
+// find returns the record of a User, or the zero User, and its epoch.
 func (s *Service) find(ctx context.Context, id userID) (sandbox.User, uint64, error) {
 	asked := time.Now()
 	s.mu.Lock()
@@ -170,13 +168,13 @@ func (s *Service) find(ctx context.Context, id userID) (sandbox.User, uint64, er
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if epoch == s.epoch { // what was read before a change is not kept after it
+	if epoch == s.epoch { // a record read before a change is not cached after it
 		s.remember(id, record{u, asked})
 	}
 	return u, epoch, nil
 }
 
-// remember keeps what is known of a User. The caller holds s.mu.
+// remember caches the record of a User. The caller holds s.mu.
 func (s *Service) remember(id userID, r record) {
 	if len(s.known) >= maxKnown {
 		clear(s.known)
@@ -184,8 +182,7 @@ func (s *Service) remember(id userID, r record) {
 	s.known[id] = r
 }
 
-// note has it be recorded that a token came for a User, when that is news. The
-// caller holds s.mu.
+// note queues a record of the User's token if it contains news. The caller holds s.mu.
 func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 	p := who.Profile
 	if p == nil || len(s.unnoted) >= maxUnnoted {
@@ -214,12 +211,12 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 	}
 }
 
-// flush records who was seen.
+// flush writes the queued records.
 func (s *Service) flush(ctx context.Context) error {
 	s.noting.Lock()
 	defer s.noting.Unlock()
 	s.mu.Lock()
-	// What had a decision lapse comes first: a later token of theirs may say less.
+	// Lapsed decisions come first: a later token of the User may carry a lower Role.
 	all := slices.AppendSeq(slices.Collect(maps.Values(s.lapsed)), maps.Values(s.unnoted))
 	lapsed := maps.Clone(s.lapsed)
 	clear(s.lapsed)
@@ -246,8 +243,8 @@ func (s *Service) flush(ctx context.Context) error {
 	return err
 }
 
-// tellLapsed writes into the logs of Tenants whose Users are what they were before
-// somebody below them decided otherwise: their own token changed that.
+// tellLapsed audits decisions about Users that their tokens undid: the token's Role is
+// above the decision maker's.
 func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User) error {
 	var errs []error
 	for _, u := range lapsed {
@@ -263,8 +260,8 @@ func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User
 	return errors.Join(errs...)
 }
 
-// refresh asks whether there was a change, and if so forgets what is known and
-// ends the requests of who may no longer make them.
+// refresh checks the Store for changes. After one it clears the cache and cancels
+// requests that their Users may no longer make.
 func (s *Service) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, identity.RefreshLimit)
 	defer cancel()
@@ -287,13 +284,13 @@ func (s *Service) refresh(ctx context.Context) error {
 	return s.see(ctx, inside)
 }
 
-// see ends the requests of those who would not be let in now as they were.
+// see cancels the requests of visitors who would no longer be admitted the same way.
 func (s *Service) see(ctx context.Context, inside []visitor) error {
 	for _, v := range inside {
 		u, _, err := s.find(ctx, v.userID)
 		if err != nil {
 			s.mu.Lock()
-			s.changed = -1 // so that all are looked at again
+			s.changed = -1 // so that all are checked again
 			s.mu.Unlock()
 			return err
 		}
@@ -314,8 +311,7 @@ func (s *Service) see(ctx context.Context, inside []visitor) error {
 	return nil
 }
 
-// Run keeps the records and what was decided in step with the Store until ctx
-// ends.
+// Run synchronizes records and decisions with the Store until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	return identity.InStep(ctx, s.flush, s.refresh, func(err error) {
 		s.cfg.Log.Warn("syncing changes of users with the store failed", telemetry.KeyError, err.Error())

@@ -1,17 +1,17 @@
-// Package visits knows the requests under way by who they are of, so that those of
-// who may do nothing any more can be ended.
+// Package visits tracks in-flight requests per key, so that they can be cancelled on
+// suspension.
 package visits
 
 import "context"
 
-// Set is the requests under way, each by a key. The zero value is empty. Callers
-// hold a lock of theirs around every call, also around that of leave.
+// Set is the in-flight requests by key. The zero value is empty. Callers hold their own
+// lock around every call, also of leave.
 type Set[K comparable] struct{ inside map[K]map[*visit]struct{} }
 
 type visit struct{ end context.CancelCauseFunc }
 
-// Enter adds a request. The context that it returns ends once leave is called,
-// which must be, or with the cause that End says.
+// Enter adds a request. The returned context ends with leave, which must be called, or
+// with the cause given to End.
 func (s *Set[K]) Enter(ctx context.Context, key K) (_ context.Context, leave func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	v := &visit{end}
@@ -30,7 +30,7 @@ func (s *Set[K]) Enter(ctx context.Context, key K) (_ context.Context, leave fun
 	}
 }
 
-// Keys returns whose requests are under way.
+// Keys returns the keys with in-flight requests.
 func (s *Set[K]) Keys() []K {
 	all := make([]K, 0, len(s.inside))
 	for key := range s.inside {
@@ -39,7 +39,7 @@ func (s *Set[K]) Keys() []K {
 	return all
 }
 
-// End ends the requests of a key.
+// End cancels the requests of a key.
 func (s *Set[K]) End(key K, cause error) {
 	for v := range s.inside[key] {
 		v.end(cause)
