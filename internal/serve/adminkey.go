@@ -20,14 +20,15 @@ import (
 // KeysOf is the Keys of a Store.
 func KeysOf(s sandbox.KeyStore) *keys.Service { return keys.New(s, slog.New(slog.DiscardHandler)) }
 
-// TenantsOf is the Tenants of a Store, who have built images. Who uses them records it.
+// TenantsOf is the Tenants of a Store, with images as their Templates. Its callers write
+// the audit log.
 func TenantsOf(s sandbox.Store, images *template.Store, layout launch.Layout) *tenants.Service {
 	return tenants.New(tenants.Config{Store: s, Templates: builder.NewClient(images, s, layout.BuilderSocket())})
 }
 
-// WithStore calls use with the Store of a data folder, whether its server runs or
-// not: this is how the operator makes the first Key. It gives up root for good
-// before it opens the database, whose files are the server's.
+// WithStore calls use with the Store of a data folder, whether its server runs or not;
+// the operator makes the first Key this way. It gives up root for good before it opens
+// the database, whose files are the server's.
 func WithStore(ctx context.Context, layout launch.Layout, use func(sandbox.Store) error) error {
 	file := databaseFile(layout)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +44,7 @@ func WithStore(ctx context.Context, layout launch.Layout, use func(sandbox.Store
 	return errors.Join(use(store), store.Close())
 }
 
-// Operator is whom the operator speaks for on the server itself.
+// Operator is the Identity of the operator on the server itself.
 func Operator(tenant sandbox.TenantID, role sandbox.Role) sandbox.Identity {
 	return sandbox.Identity{Tenant: tenant, User: operator, Role: role}
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Users that are no clients'.
+// Users of audit entries that no client made.
 const (
-	system   = "system"   // of what nobody asked for
-	operator = "operator" // on the server itself
+	system   = "system"   // actions without a request
+	operator = "operator" // actions on the server itself
 )
 
 // auditTime bounds how long the end of a Sandbox waits for its audit entry.
 const auditTime = 5 * time.Second
 
-// auditEnd records the end of a Sandbox that nobody asked for. The end itself
-// stands in the Sandbox's record.
+// auditEnd records the end of a Sandbox without a request. The cause is in the Sandbox's
+// record.
 func auditEnd(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, sb sandbox.Sandbox) {
 	user, cause := system, sb.Ended.Cause
 	switch cause {
@@ -35,15 +35,15 @@ func auditEnd(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, s
 	})
 }
 
-// auditLetGo records that a Snapshot goes without anybody's request.
+// auditLetGo records that a Snapshot was removed without a request.
 func auditLetGo(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, snap sandbox.Snapshot) {
 	auditOwn(ctx, store, log, sandbox.AuditEntry{
 		Tenant: snap.Tenant, User: system, Operation: sandbox.AuditLetGo, Target: snap.ID, Sandbox: snap.SandboxID, Detail: "retention",
 	})
 }
 
-// auditOwn records what was done already. An entry that cannot be written is told
-// to the log.
+// auditOwn records an action that is done already. An entry that cannot be written is
+// logged.
 func auditOwn(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, e sandbox.AuditEntry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
@@ -54,8 +54,8 @@ func auditOwn(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, e
 	}
 }
 
-// AuditOperator records what the operator did on the server itself, or failed to
-// do because of failure. It returns failure, or why that could not be recorded.
+// AuditOperator records what the operator did on the server itself, or failed to do
+// because of failure. It returns failure, or the error of recording it.
 func AuditOperator(ctx context.Context, store sandbox.AuditStore, e sandbox.AuditEntry, failure error) error {
 	e.At, e.User, e.Code = time.Now().UTC().Truncate(time.Microsecond), operator, string(sandbox.CodeOf(failure))
 	e.Target = sandbox.AuditText(e.Target)

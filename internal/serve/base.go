@@ -16,9 +16,9 @@ import (
 )
 
 // BuildBase makes the Template base in a process of its own, if it is missing, because
-// that needs rights that the server has not: it takes the one that came with the
-// release, if it is there and no other image was asked for, or else builds it. The
-// program for it, cloud-sandbox, is this one or lies beside it.
+// the server lacks the rights. It takes the release's base, if that exists and no other
+// image is configured, or else builds it. The program for it, cloud-sandbox, is this one
+// or lies beside it.
 func BuildBase(ctx context.Context, cfg config.Config) error {
 	store, err := template.Open(launch.Layout{Root: cfg.Data}.Templates())
 	if err != nil {
@@ -39,12 +39,12 @@ func BuildBase(ctx context.Context, cfg config.Config) error {
 	build := exec.CommandContext(ctx, exe, args...)
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	// A server that clients in this shell use is another matter.
+	// CLOUD_SANDBOX_URL of this shell may name another server.
 	build.Env = append(withoutSecrets(os.Environ()), "SANDBOX_IMAGE="+cfg.SandboxImage, "CLOUD_SANDBOX_URL=")
 	return build.Run()
 }
 
-// program is the executable cloud-sandbox: this one, or beside that of a role.
+// program is the executable cloud-sandbox: this one, or the one beside a role's.
 func program(cfg config.Config) (string, error) {
 	exe, err := os.Executable()
 	if err != nil || cfg.Role == "" {
@@ -55,8 +55,8 @@ func program(cfg config.Config) (string, error) {
 	return exe, err
 }
 
-// secretVariables are not for processes that run package scripts: what signs
-// tokens, and what Tenants' secrets and the copies of Snapshots are sealed with.
+// secretVariables are hidden from processes that run package scripts: the keys that sign
+// tokens, and that encrypt Tenants' secrets and copies of Snapshots.
 var secretVariables = []string{
 	"JWT_SECRET", "CLOUD_SANDBOX_SERVICE_SECRET", "CLOUD_SANDBOX_SECRETS_KEY",
 	"CLOUD_SANDBOX_API_KEY", "CLOUD_SANDBOX_BLOBS_KEY", "CLOUD_SANDBOX_S3_ACCESS_KEY", "CLOUD_SANDBOX_S3_SECRET_KEY",

@@ -18,12 +18,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// probeLimit bounds the first look at where blobs are kept.
+// probeLimit bounds the first access to the blob store.
 const probeLimit = 10 * time.Second
 
-// openBlobs opens what keeps copies of saved states, if that is wanted. A place
-// that is not there and credentials that are refused stop the start; one that does
-// not answer may later.
+// openBlobs opens the store for copies of saved states, if configured. A missing bucket
+// or folder and refused credentials stop the start; a store that does not answer may do
+// so later.
 func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 	c := &j.cfg.Blobs
 	if err := c.ReadKeys(); err != nil {
@@ -52,8 +52,7 @@ func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 	return blobs, nil
 }
 
-// openOffload puts what keeps copies of saved states around the engine, if that is
-// wanted.
+// openOffload wraps the engine with snapshot replication, if configured.
 func (j *joined) openOffload(ctx context.Context, name string) error {
 	inner := failpoint.Saver(j.engine)
 	if j.points != nil {
@@ -79,7 +78,7 @@ func (j *joined) openOffload(ctx context.Context, name string) error {
 	return nil
 }
 
-// ownerOf says to whom a saved state belongs.
+// ownerOf returns the owner of a saved state.
 func (j *joined) ownerOf(ctx context.Context, name string) (offload.Owned, error) {
 	snap, err := j.store.SnapshotByID(ctx, name)
 	if err == nil && snap.State != sandbox.SnapshotReady {
@@ -88,7 +87,7 @@ func (j *joined) ownerOf(ctx context.Context, name string) (offload.Owned, error
 	return offload.Owned{Group: string(snap.Tenant), Bytes: snap.Bytes, At: snap.CreatedAt}, err
 }
 
-// startOffload has copies be made, if that is wanted.
+// startOffload starts snapshot replication, if configured.
 func (j *joined) startOffload(parts *run.Parts) {
 	if j.offload != nil {
 		parts.Start("copies of snapshots", ended(j.offload.Run))
@@ -108,7 +107,7 @@ var (
 	copyReachDesc = prometheus.NewDesc("cloud_sandbox_blobs_reachable", "Whether the last request to where blobs are kept went well.", nodeLabels, nil)
 )
 
-// offloadCollector reads what was copied.
+// offloadCollector reads replication metrics.
 type offloadCollector struct {
 	engine *offload.Engine
 	name   string

@@ -16,14 +16,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 )
 
-// BuilderCommand is the subcommand of cloud-sandbox that is the builder.
+// BuilderCommand is the subcommand of cloud-sandbox that runs the builder.
 const BuilderCommand = "builder"
 
 // builderGrace is how long the builder may take to end its builds.
 const builderGrace = 10 * time.Second
 
-// StartBuilder runs the builder of Templates in a process of its own until ctx
-// ends. It ends with this process too, whatever ends that.
+// StartBuilder runs the builder of Templates in a process of its own until ctx ends. The
+// child ends with this process, however that ends.
 func StartBuilder(ctx context.Context, cfg config.Config) error {
 	exe, err := program(cfg)
 	if err != nil {
@@ -43,8 +43,8 @@ func StartBuilder(ctx context.Context, cfg config.Config) error {
 	return cmd.Run()
 }
 
-// RunBuilder is the builder: it serves until ctx ends, or until alive, which the
-// launcher holds, does.
+// RunBuilder is the builder: it serves until ctx ends, or until alive, which the launcher
+// holds, is closed.
 func RunBuilder(ctx context.Context, data string, getenv func(string) string, alive io.Reader, log *slog.Logger) error {
 	proxy, err := config.ExportProxy(getenv)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// does says what each role does.
+// does is the help text of each role.
 var does = map[string]string{
 	config.RoleGateway:        "Serve clients: who are they, may they, what do they get",
 	config.RoleSessionManager: "Keep the life of every sandbox, from its create to its end",
@@ -21,8 +21,7 @@ var does = map[string]string{
 	config.RoleNode:           "Run sandboxes on this machine",
 }
 
-// Main is the whole program of a process that has one role alone. It returns the
-// exit code.
+// Main is the program of a process with one role. It returns the exit code.
 func Main(role, version string) int {
 	ctx, stop := launch.Signals(context.Background())
 	defer stop()
@@ -30,7 +29,7 @@ func Main(role, version string) int {
 	switch {
 	case err == nil:
 		return 0
-	case !errors.Is(err, launch.ErrServer): // it has told its error itself
+	case !errors.Is(err, launch.ErrServer): // it has printed its error itself
 		fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
 	}
 	return 1
@@ -61,8 +60,8 @@ each other in the data folder. "make run-all" starts all four.`,
 	return cmd
 }
 
-// start runs the role: a Node below a launcher, which has the rights to start
-// Sandboxes, the others by themselves.
+// start runs the role: a Node under a launcher, which has the rights to start Sandboxes,
+// other roles directly.
 func start(cmd *cobra.Command, role string) error {
 	flags := map[string]string{}
 	for _, name := range []string{config.FlagAddr, config.FlagData, config.FlagLogLevel, config.FlagDev, config.FlagTLS} {

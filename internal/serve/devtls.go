@@ -9,14 +9,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 )
 
-// devAuthorityName is the authority's among those that are derived from the seed. No
-// Sandbox has such an ID.
+// devAuthorityName is the authority's name in key derivation from the seed. No Sandbox
+// has such an ID.
 const devAuthorityName = "dev mode"
 
-// devTLS answers clients that speak TLS in dev mode with a certificate for each name
-// below localhost and below domain, if there is one, perhaps with a port. Each name has
-// one of its own: clients do not take *.localhost. The authority, whose certificate is
-// returned in PEM, is the same at each start.
+// devTLS serves TLS in dev mode with a certificate for each name below localhost and
+// below domain, if set, which may have a port. Each name has its own: clients do not
+// accept *.localhost. The authority, whose certificate is returned in PEM, is the same at
+// each start.
 func devTLS(seed []byte, domain string) (*tls.Config, string, error) {
 	certificate, key, err := authority.New(seed, devAuthorityName)
 	if err != nil {
@@ -37,7 +37,7 @@ func devTLS(seed []byte, domain string) (*tls.Config, string, error) {
 	}}, certificate, nil
 }
 
-// devHost is the name that a client which asks for name gets a certificate for.
+// devHost is the name of the certificate for a client that asks for name.
 func devHost(name, domain string) string {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	for _, own := range []string{"localhost", domain} {

@@ -15,10 +15,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )
 
-// RecordDown records that the operator ended every Sandbox of a data folder
-// whose server has stopped and of which nothing runs any more; it returns how
-// many they were. It gives up root for good before it opens the database, whose
-// files are the server's.
+// RecordDown records that the operator ended every Sandbox of a data folder whose server
+// has stopped and that has no running Boots; it returns their number. It gives up root
+// for good before it opens the database, whose files are the server's.
 func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	file := databaseFile(layout)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +36,7 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	return n, errors.Join(err, store.Close())
 }
 
-// databaseFile is where the server keeps its rows.
+// databaseFile is the path of the server's database.
 func databaseFile(layout launch.Layout) string {
 	return filepath.Join(layout.Server(), "cloud-sandbox.db")
 }

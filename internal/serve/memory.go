@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// memoryShare is the part of the memory of this machine, or of what its control
-	// group may have, beyond which the garbage collector works harder: the rest is for
+	// 1/memoryShare of the memory of this machine, or of its control group's limit, is
+	// the soft limit beyond which the garbage collector works harder: the rest is for
 	// Sandboxes.
 	memoryShare = 4
-	// leastMemory is the least of it, in bytes.
+	// leastMemory is the lowest soft limit, in bytes.
 	leastMemory = 256 << 20
-	// returnEvery is how often memory that is free is given back by a process that
-	// holds more than idleMemory, in bytes: the collection that this needs costs next to
-	// nothing beside what made it so large.
+	// returnEvery is how often a process that holds more than idleMemory, in bytes,
+	// returns free memory: the collection costs little compared with the work that used
+	// the memory.
 	returnEvery = 15 * time.Second
 	idleMemory  = 128 << 20
 )
@@ -34,8 +34,7 @@ func boundMemory() {
 	}
 }
 
-// memoryBound is the soft limit where control groups allow limit bytes; 0: as many as
-// there are.
+// memoryBound is the soft limit for a control group limit in bytes; 0: no limit.
 func memoryBound(limit int64) int64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
@@ -46,8 +45,8 @@ func memoryBound(limit int64) int64 {
 	return max(limit/memoryShare, leastMemory)
 }
 
-// returnMemory gives back to the machine what many large answers took, soon after
-// they are over, until ctx ends: by itself an idle process does so after minutes.
+// returnMemory returns freed memory to the machine until ctx ends, soon after many large
+// answers: the runtime alone takes minutes.
 func returnMemory(ctx context.Context) error {
 	tick := time.NewTicker(returnEvery)
 	defer tick.Stop()
@@ -63,8 +62,7 @@ func returnMemory(ctx context.Context) error {
 	}
 }
 
-// heldMemory is how many bytes the runtime has taken from the machine and not given
-// back.
+// heldMemory is how many bytes the runtime holds of the machine's memory.
 func heldMemory() int64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)

@@ -11,12 +11,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 )
 
-// scrapeTime bounds what is looked up for one scrape.
+// scrapeTime bounds the queries of one scrape.
 const scrapeTime = 2 * time.Second
 
 var secondsBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120}
 
-// outcome is how something went, as a label: "ok", a Code, or "cancelled".
+// outcome is a result as a label: "ok", a Code, or "cancelled".
 func outcome(err error) string {
 	switch {
 	case err == nil:
@@ -29,7 +29,7 @@ func outcome(err error) string {
 	return string(sandbox.CodeOf(err))
 }
 
-// lives counts what a session manager does.
+// lives are the metrics of a session manager.
 type lives struct {
 	creates *prometheus.HistogramVec
 	moves   *prometheus.HistogramVec
@@ -38,7 +38,7 @@ type lives struct {
 	quota   prometheus.Counter
 }
 
-// newLives registers them, and the Sandboxes by State as a scrape finds them.
+// newLives registers them, and a gauge of Sandboxes by State, read at each scrape.
 func newLives(reg prometheus.Registerer, store interface {
 	sandbox.SandboxStore
 	sandbox.UsageStore
@@ -73,7 +73,7 @@ func newLives(reg prometheus.Registerer, store interface {
 	return l
 }
 
-// registerUsage has usage shown as it is counted.
+// registerUsage registers counters of usage.
 func registerUsage(reg prometheus.Registerer, counted func() sandbox.UsageAmount) {
 	for _, c := range []struct {
 		name, help string
@@ -118,7 +118,7 @@ func (l *lives) ended(cause sandbox.Cause) { l.ends.WithLabelValues(string(cause
 
 func (l *lives) survived(cause sandbox.Cause) { l.lost.WithLabelValues(string(cause)).Inc() }
 
-// boots counts what a Node does.
+// boots are the metrics of a Node.
 type boots struct {
 	steps *prometheus.HistogramVec
 }
@@ -155,7 +155,7 @@ var (
 	poolMissesDesc = prometheus.NewDesc("cloud_sandbox_pool_misses_total", "Claims that started cold.", poolLabels, nil)
 )
 
-// networkCollector reads what the network policies of a Node's Sandboxes decided.
+// networkCollector reads the decision counts of a Node's network policies.
 type networkCollector struct {
 	counts func(context.Context) (allowed, refused, limited int64)
 	name   string
@@ -175,8 +175,8 @@ func (c *networkCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(namesDesc, prometheus.CounterValue, float64(limited), c.name)
 }
 
-// stateCollector counts everybody's Sandboxes at each scrape. While the Store does
-// not answer there is no number.
+// stateCollector counts all Sandboxes at each scrape. If the Store does not answer, it
+// reports no value.
 type stateCollector struct{ store sandbox.SandboxStore }
 
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- sandboxesDesc }
@@ -214,7 +214,7 @@ func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
-	stats, err := c.node.Stats(context.Background(), c.name) // never waits
+	stats, err := c.node.Stats(context.Background(), c.name) // never blocks
 	if err != nil {
 		return
 	}

@@ -22,18 +22,16 @@ import (
 )
 
 const (
-	// nodeGrace is how long a Node's process may be away before its Sandboxes
-	// are given up. Boots live on without it, and while everything is on one
-	// machine a Node that returns knows best what has become of them; those that
-	// it never tells of end at their deadlines.
+	// nodeGrace is how long a Node's process may be away before its Sandboxes are given
+	// up. Boots run on without it, and on one machine a Node that returns knows best what
+	// happened to them. Sandboxes that it never reports end at their deadlines.
 	nodeGrace = sandbox.MaxTimeout
-	// silentNode is how long a Node is asked for its numbers after the end of
-	// its Lease.
+	// silentNode is how long after the end of its Lease a Node's metrics are still read.
 	silentNode = 10 * time.Minute
 )
 
-// RunRole is a process that has one role alone, cfg.Role, without rights, until
-// ctx ends. Sandboxes run on.
+// RunRole runs a process with the single role cfg.Role, without rights, until ctx ends.
+// Sandboxes run on.
 func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
 	j, err := begin(ctx, cfg, in, log)
@@ -76,7 +74,7 @@ type role struct {
 	self rpc.Self
 }
 
-// at is where a role is reached: where the operator says, or by its socket.
+// at is the address of a role: the configured one, or its socket.
 func (r *role) at(role, url string) string {
 	if url != "" {
 		return url
@@ -99,9 +97,8 @@ func (r *role) gateway(_ context.Context, parts *run.Parts) error {
 	return nil
 }
 
-// life is the session manager for a gateway: what changes something is asked of
-// its process, and what only reads is read in the Store, so that running
-// Sandboxes are reachable while that process is away.
+// life is a gateway's session manager: changes go to the manager's process, and reads go
+// to the Store, so that running Sandboxes are reachable while that process is away.
 type life struct {
 	sandbox.Sandboxes
 	records session.Records
@@ -131,7 +128,7 @@ func (l life) ListVolumes(ctx context.Context, tenant sandbox.TenantID) ([]sandb
 	return l.records.ListVolumes(ctx, tenant)
 }
 
-// nodeNames lists the Nodes that are there, or were until a while ago.
+// nodeNames lists the Nodes that exist, or existed until recently.
 func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 	records, err := r.store.Nodes(ctx)
 	if err != nil {
@@ -220,8 +217,8 @@ func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, ser
 	return nil
 }
 
-// listenLocal opens the role's socket. What an earlier process left there is
-// nobody's: this one holds the role's lock.
+// listenLocal opens the role's socket. An existing file is stale: this process holds the
+// role's lock.
 func (r *role) listenLocal() (net.Listener, error) {
 	path := r.layout.Socket(r.cfg.Role)
 	if len(path) >= len(unix.RawSockaddrUnix{}.Path) {
@@ -237,7 +234,7 @@ func (r *role) listenLocal() (net.Listener, error) {
 	return rpc.OwnUser(ln, r.log), nil
 }
 
-// storeAnswers returns why the rows cannot be read, or written.
+// storeAnswers returns an error if the database cannot be read or written.
 func (r *role) storeAnswers(ctx context.Context) error {
 	if _, err := r.store.Nodes(ctx); err != nil {
 		return err
@@ -245,7 +242,7 @@ func (r *role) storeAnswers(ctx context.Context) error {
 	return r.store.CheckWrite(ctx)
 }
 
-// whyNot says each failure in one sentence that may be shown.
+// whyNot turns each error into one public sentence.
 func whyNot(errs ...error) []string {
 	var all []string
 	for _, err := range errs {

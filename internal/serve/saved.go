@@ -17,18 +17,18 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// SavedCommand is the subcommand of cloud-sandbox that says what is saved and
-// needs an image or a build.
+// SavedCommand is the subcommand of cloud-sandbox that finds a saved state that needs an
+// image or a build.
 const SavedCommand = "saved-on"
 
-// What Snapshots need, in the words of SavedCommand.
+// Arguments of SavedCommand: what a Snapshot may need.
 const (
 	savedImage = "image" // of a Template, by digest
 	savedBuild = "build" // of the Engine
 )
 
-// OpenTemplates opens the Template store of a data folder for changing it: what
-// Snapshots stand on stays. This program must be cloud-sandbox.
+// OpenTemplates opens the Template store of a data folder for changes; images that
+// Snapshots need are kept. This program must be cloud-sandbox.
 func OpenTemplates(layout launch.Layout) (*template.Store, error) {
 	store, err := template.Open(layout.Templates())
 	if err == nil {
@@ -53,9 +53,8 @@ func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
 	return err == nil, err
 }
 
-// savedOn asks the database, in a process of its own, for a Snapshot that needs
-// something: who removes that is root, and root does not open what the server
-// writes.
+// savedOn finds a Snapshot that needs something in the database, by a process of its own:
+// its caller is root, and root does not open files that the server writes.
 func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
 	if _, err := os.Stat(databaseFile(layout)); errors.Is(err, fs.ErrNotExist) { // no server has ever run
 		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved")
@@ -76,8 +75,8 @@ func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name s
 	return snap, nil
 }
 
-// PrintSaved is SavedCommand: it prints a Snapshot that needs the image or build of
-// a name, as JSON, and nothing when there is none.
+// PrintSaved is SavedCommand: it prints a Snapshot that needs the named image or build,
+// as JSON, or nothing.
 func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, out io.Writer) error {
 	return WithStore(ctx, layout, func(s sandbox.Store) error {
 		find, ok := map[string]func(context.Context, string) (sandbox.Snapshot, error){

@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
-// secretsOf is the Secrets of a Store, under the operator's master keys. In dev
-// mode there is always one.
+// secretsOf is the Secrets of a Store, under the operator's master keys. Dev mode always
+// has one.
 func secretsOf(cfg config.Config, layout launch.Layout, store sandbox.SecretStore) (*secrets.Service, error) {
 	if cfg.Dev && cfg.SecretsKeys == "" && cfg.SecretsKeyFile == "" {
 		kept := config.Config{Data: filepath.Join(layout.Server(), "secrets-key")}
@@ -27,7 +27,7 @@ func secretsOf(cfg config.Config, layout launch.Layout, store sandbox.SecretStor
 	return secrets.New(store, kms), nil
 }
 
-// keyringOf reads the master keys that are set; nil: none.
+// keyringOf reads the configured master keys; nil: none.
 func keyringOf(cfg config.Config) (secrets.KMS, error) {
 	switch {
 	case cfg.SecretsKeys != "":
@@ -46,8 +46,8 @@ func keyringOf(cfg config.Config) (secrets.KMS, error) {
 	return nil, nil
 }
 
-// OperatorSecrets is the Secrets of a Store for the operator on the server
-// itself, whom the environment of the server must be set for.
+// OperatorSecrets is the Secrets of a Store for the operator on the server itself, whose
+// shell must have the server's environment.
 func OperatorSecrets(getenv func(string) string, store sandbox.SecretStore) (*secrets.Service, error) {
 	keys, file := config.SecretsKeys(getenv)
 	kms, err := keyringOf(config.Config{SecretsKeys: keys, SecretsKeyFile: file})

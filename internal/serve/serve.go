@@ -1,6 +1,5 @@
-// Package serve joins the parts of a process. It is the only package that
-// imports both roles and drivers, and the only one that knows which roles share
-// a process.
+// Package serve assembles the parts of a process. It is the only package that imports
+// both roles and drivers, and the only one that knows which roles share a process.
 package serve
 
 import (
@@ -46,15 +45,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/webhook"
 )
 
-// nodeName is the Node of a server that is all roles in one.
+// nodeName is the Node of a server with all roles.
 const nodeName = "local"
 
-// stopGrace is how long the Guest may take to end its Processes when a Sandbox
-// is ended: none, because its files and memory go with it.
+// stopGrace is the Guest's time to end its Processes when a Sandbox ends: none, because
+// its files and memory are deleted too.
 const stopGrace = 0 * time.Second
 
-// Run is the server process, without rights: all roles over SQLite, until ctx
-// ends. Sandboxes run on.
+// Run is the server process with all roles over SQLite, without rights, until ctx ends.
+// Sandboxes run on.
 func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
 	j, err := begin(ctx, cfg, in, log)
@@ -74,8 +73,8 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	return parts.Wait(ctx)
 }
 
-// begin is what every server process does first: it gives up its rights and opens what
-// its roles are made of.
+// begin starts every server process: it gives up its rights and opens its roles'
+// dependencies.
 func begin(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) (*joined, error) {
 	boundMemory()
 	for _, w := range cfg.Warnings {
@@ -87,7 +86,7 @@ func begin(ctx context.Context, cfg config.Config, in launch.Inherited, log *slo
 	return open(ctx, cfg, in, log)
 }
 
-// joined is what roles are made of.
+// joined holds the dependencies of roles.
 type joined struct {
 	cfg       config.Config
 	layout    launch.Layout
@@ -100,14 +99,14 @@ type joined struct {
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
 	engine    *gvisor.Engine       // of a process that is a Node
-	boots     sandbox.Engine       // the same, or offload around it
-	offload   *offload.Engine      // nil: saved states are kept on the host alone
-	points    *failpoint.Points    // nil: it does not die for tests
+	boots     sandbox.Engine       // engine, or offload around it
+	offload   *offload.Engine      // nil: saved states are kept on the host only
+	points    *failpoint.Points    // nil: off
 	hooks     *webhook.Sender
-	acme      *acme.Certificates // nil: no authority is asked for any
+	acme      *acme.Certificates // nil: no ACME
 }
 
-// open opens what every process needs.
+// open opens the dependencies of every process.
 func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) (*joined, error) {
 	j := &joined{cfg: cfg, layout: launch.Layout{Root: cfg.Data}, listeners: in.Listeners, log: log, registry: newRegistry()}
 	if cfg.DevFailpoint != "" {
@@ -160,7 +159,7 @@ func (j *joined) openEngine(ctx context.Context, name string, in launch.Inherite
 	return nil
 }
 
-// all builds the roles downwards and starts them: a role's calls to another are
+// all makes and starts the roles in dependency order: a role's calls to another are
 // method calls here.
 func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	var manager *session.Manager
@@ -193,7 +192,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	return parts, nil
 }
 
-// deliver sends webhooks in this process.
+// deliver starts sending webhooks from this process.
 func (j *joined) deliver(ctx context.Context, parts *run.Parts) error {
 	if err := j.hooks.Open(ctx); err != nil {
 		return fmt.Errorf("webhooks: %w", err)
@@ -202,8 +201,8 @@ func (j *joined) deliver(ctx context.Context, parts *run.Parts) error {
 	return nil
 }
 
-// followBuilds tells of builds of Templates that end: those that a gateway has done
-// step by step, and those of the builder that are no part of one of them.
+// followBuilds sends events of finished Template builds: those that a gateway runs step
+// by step, and builder builds that are not part of one.
 func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 	since := func(ctx context.Context, since time.Time) ([]sandbox.Event, error) {
 		events := door.EndedBuilds(since)
@@ -218,7 +217,7 @@ func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 	parts.Start("ends of builds", ended(func(ctx context.Context) error { return j.hooks.Follow(ctx, since) }))
 }
 
-// node takes up the Node of this machine.
+// node opens the Node of this machine.
 func (j *joined) node(ctx context.Context, name, address string, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
 	trusted, err := j.cfg.ReadCACerts()
 	if err != nil {
@@ -244,8 +243,8 @@ func (j *joined) node(ctx context.Context, name, address string, ends func(conte
 	return n, nil
 }
 
-// manager makes the session manager. grace is how long a Node may be away; zero:
-// as usual.
+// manager makes the session manager. grace is how long a Node may be away; zero: the
+// default.
 func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace time.Duration) *session.Manager {
 	l := newLives(j.registry, j.store)
 	store := j.store
@@ -309,8 +308,8 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	}), nil
 }
 
-// certificates are what clients that speak TLS are answered with; nil: none may. Those
-// of an authority are the part j.acme; devAuthority is that of dev mode, in PEM.
+// certificates is the TLS configuration for clients; nil: no TLS. It sets j.acme for an
+// ACME authority; devAuthority is dev mode's authority in PEM.
 func (j *joined) certificates() (secure *tls.Config, devAuthority string, err error) {
 	switch a := j.cfg.ACME; {
 	case len(a.Hosts) > 0:
@@ -333,14 +332,14 @@ func (j *joined) certificates() (secure *tls.Config, devAuthority string, err er
 	return nil, "", nil
 }
 
-// startACME has certificates there before a client asks for them.
+// startACME requests certificates before clients need them.
 func (j *joined) startACME(parts *run.Parts) {
 	if j.acme != nil {
 		parts.Start("certificates", ended(j.acme.Run))
 	}
 }
 
-// ended makes a part's end on request no error.
+// ended turns a part's end on request into nil.
 func ended(f func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
@@ -350,7 +349,7 @@ func ended(f func(context.Context) error) func(context.Context) error {
 	}
 }
 
-// giveUpRights makes sure that the server cannot gain any, and lets it hold a
+// giveUpRights makes sure that the server cannot gain rights, and raises its limit to a
 // descriptor for each link.
 func giveUpRights() error {
 	if os.Geteuid() == 0 {
@@ -367,9 +366,8 @@ func giveUpRights() error {
 	return nil
 }
 
-// guestSeed is what guests' access tokens are derived from. It is made once and
-// kept, apart from what signs users' tokens: changing that one must not lock
-// anybody out of running Sandboxes.
+// guestSeed derives guests' access tokens. It is made once and kept apart from the secret
+// of users' tokens: changing that one must not lock anybody out of running Sandboxes.
 func guestSeed(dir string) ([]byte, error) {
 	c := config.Config{Data: filepath.Join(dir, "guest-seed")}
 	if err := c.KeepSecret(); err != nil {

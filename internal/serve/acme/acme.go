@@ -26,40 +26,40 @@ import (
 )
 
 const (
-	// firstPause and longestPause are between tries to get a host's first certificate:
-	// authorities refuse who tries often.
+	// firstPause and longestPause bound the backoff before a host's first certificate is
+	// requested again: authorities rate-limit clients.
 	firstPause   = time.Minute
 	longestPause = time.Hour
 	// askTime bounds one request to the authority.
 	askTime = 30 * time.Second
-	// again is how often at most a request is made again at once that the authority
-	// could not take.
+	// again is how many times a failed request is retried at once.
 	again = 2
-	// longestAgain is how long at most such a request waits for that.
+	// longestAgain is the longest pause before such a retry.
 	longestAgain = 30 * time.Second
 )
 
-// errNone is met by clients of a host whose certificate is not there yet.
+// errNone is the error for a host whose certificate was not issued yet.
 var errNone = errors.New("there is no certificate for this host yet")
 
-// Config is what Certificates are made of. Hosts, Dir and Log are required.
+// Config of Certificates. Hosts, Dir and Log are required.
 type Config struct {
-	Hosts     []string // that there are certificates for, one each
-	Email     string   // the authority may write to it; may be empty
+	Hosts     []string // with one certificate each
+	Email     string   // contact for the authority; may be empty
 	Directory string   // URL of the authority; empty: Let's Encrypt
 	Dir       string   // keeps the account's key and the certificates
 	Log       *slog.Logger
 }
 
-// Certificates are those of an authority. Its methods are safe for concurrent use.
+// Certificates manages certificates of an authority. Its methods are safe for concurrent
+// use.
 type Certificates struct {
 	cfg     Config
 	manager *autocert.Manager
 	ready   map[string]*atomic.Bool // by host; whether it has, or had, a certificate
 }
 
-// New returns Certificates, with those that are kept already. The authority's terms
-// count as agreed to. It is not asked before Run.
+// New returns Certificates, with those in Dir. The authority's terms count as agreed to.
+// It makes no request before Run.
 func New(c Config) (*Certificates, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("keep certificates: %w", err)
@@ -78,9 +78,8 @@ func New(c Config) (*Certificates, error) {
 	return all, nil
 }
 
-// pauseOf is how long to wait before a request that failed is made for the n-th time
-// again, at least as long as the authority asks for; zero: it is not made. A whole try
-// that failed is made again by Run.
+// pauseOf is the pause before the n-th retry of a request, at least the authority's
+// Retry-After; zero: no retry. Run retries whole attempts.
 func pauseOf(n int, _ *http.Request, resp *http.Response) time.Duration {
 	pause := time.Duration(n) * time.Second
 	if resp != nil {
@@ -92,8 +91,7 @@ func pauseOf(n int, _ *http.Request, resp *http.Response) time.Duration {
 	return pause
 }
 
-// retryAfter reads the header of that name, which is seconds or a date; zero when it
-// is neither.
+// retryAfter parses a Retry-After header, seconds or a date; zero if it is neither.
 func retryAfter(text string) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second
@@ -104,7 +102,7 @@ func retryAfter(text string) time.Duration {
 	return 0
 }
 
-// kept reports whether there is a certificate of host from before that is good.
+// kept reports whether Dir has a valid certificate of host.
 func (c *Certificates) kept(host string) bool {
 	text, err := autocert.DirCache(c.cfg.Dir).Get(context.Background(), host)
 	if err != nil {
@@ -114,23 +112,22 @@ func (c *Certificates) kept(host string) bool {
 	return err == nil && pair.Leaf.VerifyHostname(host) == nil && time.Now().After(pair.Leaf.NotBefore) && time.Now().Before(pair.Leaf.NotAfter)
 }
 
-// TLS is how a listener uses them.
+// TLS is a listener's configuration with the Certificates.
 func (c *Certificates) TLS() *tls.Config {
 	config := c.manager.TLSConfig()
 	config.GetCertificate = c.of
 	return config
 }
 
-// of returns the certificate that a client meets. Whoever connects may say any name,
-// as often as they like, so that never has the authority be asked: Run and renewals
-// do that, in their own time.
+// of returns the certificate for a client. Clients may send any name, as often as they
+// like, so this never makes a request to the authority: only Run and renewals do.
 func (c *Certificates) of(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	host := strings.ToLower(hello.ServerName)
 	ready := c.ready[host]
 	switch {
 	case ready == nil:
 		return nil, errors.New("there is no such host here")
-	case slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}): // the authority, which proves the host
+	case slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}): // the authority's validation of the host
 		return c.manager.GetCertificate(hello)
 	case !ready.Load():
 		return nil, errNone
@@ -148,9 +145,8 @@ func clientOf(host string) *tls.ClientHelloInfo {
 	}
 }
 
-// Run gets the first certificate of each host, unless it is kept already, until all
-// are there or ctx ends: no client waits for it, or makes it ask sooner. Renewals need
-// no Run.
+// Run requests each host's first certificate, unless Dir has it, until all are issued or
+// ctx ends. Clients neither wait for it nor trigger it. Renewals need no Run.
 func (c *Certificates) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, host := range c.cfg.Hosts {

@@ -1,7 +1,6 @@
-// Package failpoint kills this process at a step that a test chooses, so that what
-// a crash leaves can be looked at. Steps are writes of what lasts: the records of
-// Sandboxes, Snapshots and Volumes, and what is asked of the Engine. It is for dev mode
-// alone.
+// Package failpoint kills this process at a step that a test chooses, to test recovery
+// after a crash. Steps are durable writes: the records of Sandboxes, Snapshots and
+// Volumes, and requests to the Engine. It is for dev mode alone.
 package failpoint
 
 import (
@@ -15,10 +14,9 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Points counts steps from when a file is written that holds a word and a number,
-// and kills the process before it makes the step of that number, from 1, if it can
-// take the file away. Without the file nothing happens; with another word counting
-// begins anew.
+// Points counts steps once a file with a word and a number exists, and kills the process
+// before the step of that number, from 1, if it can remove the file. Without the file
+// nothing happens; another word restarts the count.
 type Points struct {
 	file string
 	die  func()
@@ -28,8 +26,8 @@ type Points struct {
 	made int
 }
 
-// New returns the Points of a file, at which die is called, which must not return;
-// nil: the process is killed.
+// New returns the Points of a file. They call die, which must not return; nil: the
+// process is killed.
 func New(file string, die func()) *Points {
 	if die == nil {
 		die = func() {
@@ -40,7 +38,7 @@ func New(file string, die func()) *Points {
 	return &Points{file: file, die: die}
 }
 
-// step is called before each step.
+// step runs before each step.
 func (p *Points) step() {
 	raw, err := os.ReadFile(p.file)
 	if err != nil {
@@ -61,7 +59,7 @@ func (p *Points) step() {
 	}
 }
 
-// after makes a step of what returns a value.
+// after counts a step and then runs do.
 func after[T any](p *Points, do func() (T, error)) (T, error) {
 	p.step()
 	return do()

@@ -12,11 +12,11 @@ import (
 // stopLimit is how long one part may take to stop.
 const stopLimit = 20 * time.Second
 
-// Parts are the long-running parts of a process. The zero value has none. It is
-// used by one goroutine.
+// Parts are the long-running parts of a process. The zero value has none. It is not safe
+// for concurrent use.
 type Parts struct {
 	parts []*part
-	ended chan *part // one send a part, when it returns
+	ended chan *part // gets each part when it returns
 	once  sync.Once
 }
 
@@ -27,8 +27,8 @@ type part struct {
 	err    error // valid once done is closed
 }
 
-// Start has run work in the background until Wait stops it by ending its
-// context. Parts that others need are started first.
+// Start runs a part in the background until Wait ends its context. Start dependencies
+// first.
 func (p *Parts) Start(name string, run func(context.Context) error) {
 	p.once.Do(func() { p.ended = make(chan *part, 64) })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -44,11 +44,10 @@ func (p *Parts) Start(name string, run func(context.Context) error) {
 	}()
 }
 
-// Wait returns when every part has returned. When ctx ends, or a part fails,
-// the parts are stopped one after the other, the one started last first. The
-// error is that of every part that failed, but not that of one that stopped
-// because it was told to; nil after an orderly stop. A part that does not stop
-// in 20 seconds is named in the error and left behind.
+// Wait returns when every part has returned. When ctx ends, or a part fails, it stops the
+// parts one after the other, in reverse order of their starts. It returns the errors of
+// all parts that failed by themselves; nil after an orderly stop. A part that does not
+// stop in 20 seconds is named in the error and left running.
 func (p *Parts) Wait(ctx context.Context) error {
 	p.untilStop(ctx)
 	var errs []error
@@ -64,7 +63,7 @@ func (p *Parts) untilStop(ctx context.Context) {
 		select {
 		case one := <-p.ended:
 			if one.err != nil {
-				return // stop tells its error
+				return // stop returns its error
 			}
 		case <-ctx.Done():
 			return
@@ -72,12 +71,12 @@ func (p *Parts) untilStop(ctx context.Context) {
 	}
 }
 
-// stop ends the part and waits for it.
+// stop ends the part's context and waits for it.
 func (p *part) stop() error {
 	select {
 	case <-p.done:
 		p.cancel()
-		if p.err != nil { // before it was told to
+		if p.err != nil { // before it was stopped
 			return fmt.Errorf("%s: %w", p.name, p.err)
 		}
 		return nil

@@ -31,8 +31,8 @@ var auditTable = newTable("audit", func(e *sandbox.AuditEntry, c *columns) {
 	c.add("hash", (*chainHash)(&e.Hash))
 })
 
-// A chainHash is read as it is, and as zero if it is no hash: whether an entry is whole
-// shows when the chain is checked.
+// A chainHash is read as zero if it is malformed: checking the chain then detects the
+// damage.
 type chainHash hash
 
 // Value implements driver.Valuer.
@@ -47,14 +47,13 @@ func (h *chainHash) Scan(src any) error {
 }
 
 const (
-	// auditLook bounds how many entries are looked at for one page, however few of
-	// them are wanted.
+	// auditLook bounds how many entries are read for one page, however few match.
 	auditLook = 10_000
 	lastAudit = `SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1`
 	auditMark = `SELECT seq, hash FROM audit_mark WHERE id = 0`
 )
 
-// auditStatements are what the writer has prepared for the audit log.
+// auditStatements are the writer's prepared statements for the audit log.
 type auditStatements struct {
 	insertAudit, lastAudit, auditMark *sql.Stmt
 	trimAudit, setAuditMark           *sql.Stmt
@@ -73,7 +72,7 @@ func (s *auditStatements) all() []prepared {
 	}
 }
 
-// auditQueries are what the reading connections have prepared for it.
+// auditQueries are its prepared statements on reading connections.
 type auditQueries struct{ listAudit, auditAt *sql.Stmt }
 
 func (q *auditQueries) all() []prepared {
@@ -83,8 +82,8 @@ func (q *auditQueries) all() []prepared {
 	}
 }
 
-// AppendAudit implements sandbox.AuditStore. The end of the chain is read where it
-// is written, so other processes may append too.
+// AppendAudit implements sandbox.AuditStore. The end of the chain is read in the writing
+// transaction, so other processes may append too.
 func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
 	var mark sandbox.AuditMark
 	err := s.writer.write(ctx, func(st *statements) error {
@@ -138,7 +137,7 @@ func (s *Store) ListAudit(ctx context.Context, tenant sandbox.TenantID, q sandbo
 	var last sandbox.AuditEntry
 	for looked := 1; rows.Next(); looked++ {
 		if len(page.Entries) == q.Limit {
-			page.Next = auditCursor(last) // there is at least one more to look at
+			page.Next = auditCursor(last) // at least one more matches
 			return page, nil
 		}
 		if last, err = auditTable.scan(rows.Scan); err != nil {
@@ -154,8 +153,8 @@ func (s *Store) ListAudit(ctx context.Context, tenant sandbox.TenantID, q sandbo
 	return page, classify(rows.Err())
 }
 
-// auditMarkBytes of an entry's hash tell entries of one Tenant and microsecond
-// apart. A number would tell how many entries others have.
+// auditMarkBytes of an entry's hash distinguish entries of one Tenant and microsecond. A
+// number would reveal how many entries others have.
 const auditMarkBytes = 8
 
 func auditCursor(e sandbox.AuditEntry) string {
@@ -163,7 +162,7 @@ func auditCursor(e sandbox.AuditEntry) string {
 	return base64.RawURLEncoding.EncodeToString(append(b, e.Hash[:auditMarkBytes]...))
 }
 
-// auditPlace is where the page after cursor begins.
+// auditPlace is the position where the page after cursor begins.
 func (s *Store) auditPlace(ctx context.Context, tenant sandbox.TenantID, cursor string) (at, seq int64, err error) {
 	if cursor == "" {
 		return math.MaxInt64, 0, nil
@@ -174,7 +173,7 @@ func (s *Store) auditPlace(ctx context.Context, tenant sandbox.TenantID, cursor 
 	}
 	at = int64(binary.BigEndian.Uint64(b))
 	err = s.query.auditAt.QueryRowContext(ctx, string(tenant), at, b[8:]).Scan(&seq)
-	if errors.Is(err, sql.ErrNoRows) { // removed for its age, as is all before it
+	if errors.Is(err, sql.ErrNoRows) { // removed for its age, and all before it
 		return at, 0, nil
 	}
 	return at, seq, classify(err)
@@ -228,7 +227,7 @@ func (s *Store) TrimAudit(ctx context.Context, before time.Time, limit int) (rem
 		}
 		last, err := scanMark(st.auditSeq.QueryRow(most))
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil // none is as old
+			return nil // none is that old
 		}
 		if err != nil {
 			return err

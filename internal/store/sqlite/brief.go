@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// briefQueries find at most one row by its key, for requests that wait for it.
+// briefQueries find at most one row by its key, for requests that wait for the result.
 type briefQueries struct{ byID, byName, keyByHash, ownQuota *sql.Stmt }
 
 func (q *briefQueries) all() []prepared {
@@ -18,12 +18,12 @@ func (q *briefQueries) all() []prepared {
 	}
 }
 
-// briefReaders are connections of their own for briefQueries, so that these wait for no
-// long query, and for a connection no longer than their client does.
+// briefReaders are dedicated connections for briefQueries, so that these do not wait
+// behind long queries, nor for a connection after their client has left.
 type briefReaders struct {
 	free chan *briefReader
 	all  []*briefReader
-	done chan struct{} // closed: none is lent any more
+	done chan struct{} // closed: no connection is given out any more
 }
 
 type briefReader struct {
@@ -31,7 +31,7 @@ type briefReader struct {
 	conn *sql.Conn
 }
 
-// openBrief takes n connections of db for good.
+// openBrief takes n connections of db permanently.
 func openBrief(ctx context.Context, db *sql.DB, n int) (_ *briefReaders, err error) {
 	b := &briefReaders{free: make(chan *briefReader, n), done: make(chan struct{})}
 	defer func() {
@@ -53,9 +53,9 @@ func openBrief(ctx context.Context, db *sql.DB, n int) (_ *briefReaders, err err
 	return b, nil
 }
 
-// do runs one query. It waits for a connection until ctx ends; the query then runs to
-// its end. To interrupt one, the driver and database/sql start a goroutine each, and
-// waking these takes longer than the query.
+// do runs one query. It waits for a connection until ctx ends; the query then runs to its
+// end. To make it interruptible, the driver and database/sql would start a goroutine
+// each, and waking these takes longer than the query.
 func (b *briefReaders) do(ctx context.Context, query func(context.Context, *briefQueries) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (b *briefReaders) do(ctx context.Context, query func(context.Context, *brie
 	}
 }
 
-// close waits for queries under way and gives the connections back.
+// close waits for running queries and releases the connections.
 func (b *briefReaders) close() error {
 	close(b.done)
 	var errs []error

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// checkEvery is how long the result of one check is given again: whoever may
-	// ask whether a server is ready may ask often.
+	// checkEvery is how long a result is cached: readiness may be polled often, by
+	// anybody.
 	checkEvery = time.Second
-	// minRoom is how much room on the disk the next writes may need, in bytes: a
-	// write that fits into what the journal has already tells nothing of them.
+	// minRoom is the disk space that the next writes may need, in bytes. A test write may
+	// fit into the journal's existing space and so prove nothing about them.
 	minRoom = 4 << 20
 )
 
-// checkStatements are what the writer has prepared to try whether it can write: they
-// change a number in the head of the file that means nothing.
+// checkStatements are the writer's prepared statements for a test write: they change an
+// unused number in the file's header.
 type checkStatements struct {
 	touch, touchAgain *sql.Stmt
 }
@@ -30,7 +30,7 @@ func (s *checkStatements) all() []prepared {
 	return []prepared{{&s.touch, `PRAGMA user_version = 1`}, {&s.touchAgain, `PRAGMA user_version = 2`}}
 }
 
-// checker remembers the last check.
+// checker caches the last check.
 type checker struct {
 	folder string // of the database
 
@@ -61,13 +61,13 @@ func (s *Store) CheckWrite(ctx context.Context) error {
 		})
 	}
 	if err != nil && ctx.Err() != nil {
-		return err // which says nothing of the database
+		return err // not about the database
 	}
 	c.at, c.err = time.Now(), err
 	return err
 }
 
-// room returns Exhausted when the disk is as good as full.
+// room returns Exhausted if the disk is nearly full.
 func (c *checker) room() error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(c.folder, &disk); err != nil {

@@ -6,26 +6,25 @@ import (
 )
 
 const (
-	// checkpointEvery is how many writes go into the log before it is copied to the
-	// database: a megabyte or two.
+	// checkpointEvery is how many writes go to the log between checkpoints: one or two
+	// megabytes.
 	checkpointEvery = 200
-	// maxLogPages bounds the log, in pages, where writes come without a pause, so
-	// that it can never be begun anew: a commit then copies the rest itself.
+	// maxLogPages bounds the log, in pages, under writes without a pause, when the log
+	// can never restart: a commit then checkpoints the rest itself.
 	maxLogPages = 8000
 )
 
-// A checkpointer copies SQLite's log (WAL) to the database, beside the writer. A
-// commit does that by itself when the log is long, and then its caller waits for
-// the disk, twice.
+// A checkpointer copies SQLite's log (WAL) to the database in the background. Otherwise a
+// commit does so when the log is long, and its caller waits for two syncs of the disk.
 //
-// When all is copied the writer begins the log anew and, by journal_size_limit,
-// cuts the file: to overwrite a file that the page cache no longer has, the kernel
-// first reads every page of it.
+// After a full checkpoint the writer restarts the log and, by journal_size_limit,
+// truncates the file: overwriting a file that is not in the page cache makes the kernel
+// read every page first.
 type checkpointer struct {
-	writes int // since the last one was asked for; the writer's alone
+	writes int // since the last request; only the writer uses it
 	due    chan struct{}
 	cancel context.CancelFunc
-	done   chan struct{} // closed: it has ended
+	done   chan struct{} // closed when it has ended
 }
 
 func startCheckpointer(db *sql.DB) *checkpointer {
@@ -35,7 +34,7 @@ func startCheckpointer(db *sql.DB) *checkpointer {
 	return c
 }
 
-// wrote tells that n more writes were committed. Only the writer calls it.
+// wrote counts n more committed writes. Only the writer calls it.
 func (c *checkpointer) wrote(n int) {
 	if c.writes += n; c.writes < checkpointEvery {
 		return
@@ -43,7 +42,7 @@ func (c *checkpointer) wrote(n int) {
 	c.writes = 0
 	select {
 	case c.due <- struct{}{}:
-	default: // one is about to begin
+	default: // one is already requested
 	}
 }
 
@@ -55,12 +54,13 @@ func (c *checkpointer) run(ctx context.Context, db *sql.DB) {
 		case <-ctx.Done():
 			return
 		}
-		// One that fails, or that another process is at, is made up for by the next.
+		// A checkpoint that fails, or meets another process's, is made up for by the
+		// next.
 		_, _ = db.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)")
 	}
 }
 
-// close ends it; a checkpoint under way is interrupted.
+// close stops it and interrupts a running checkpoint.
 func (c *checkpointer) close() {
 	c.cancel()
 	<-c.done

@@ -31,7 +31,7 @@ var keyTable = newTable("keys", func(k *sandbox.Key, c *columns) {
 
 var (
 	renameKey = keyTable.update("tenant = $tenant AND id = $id", "name")
-	// rotateKey binds one argument more: the hash that the Key had.
+	// rotateKey binds an extra argument: the Key's previous hash.
 	rotateKey = keyTable.update("tenant = $tenant AND id = $id AND hash = ?",
 		"hash", "hint", "used_at", "previous_hash", "previous_hint", "previous_until", "previous_used_at", "created_by")
 )
@@ -47,7 +47,7 @@ var onceTable = newTable("onces", func(o *sandbox.Once, c *columns) {
 	c.add("answer", (*blob)(&o.Answer))
 })
 
-// The statements about a Once that its Holder still carries out.
+// The statements about a Once whose Holder still runs it.
 const (
 	thatOnce = "tenant = $tenant AND key = $key"
 	openOnce = thatOnce + " AND holder = $holder AND status = 0"
@@ -61,7 +61,7 @@ var (
 	letGoOnce  = onceTable.command("UPDATE onces SET holder = '' WHERE " + openOnce)
 )
 
-// keyStatements are what the writer has prepared for keys and onces.
+// keyStatements are the writer's prepared statements for keys and onces.
 type keyStatements struct {
 	insertKey, countKeys, deleteKey, renameKey, rotateKey, hasKey, forgetKeys *sql.Stmt
 	usedKey, usedPrevious                                                     *sql.Stmt
@@ -89,7 +89,7 @@ func (s *keyStatements) all() []prepared {
 	}
 }
 
-// keyQueries are what the reading connections have prepared.
+// keyQueries are the prepared statements of reading connections.
 type keyQueries struct{ keys *sql.Stmt }
 
 func (q *keyQueries) all() []prepared {

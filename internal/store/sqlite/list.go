@@ -15,13 +15,13 @@ import (
 
 const maxPage = 100
 
-// notEnded are the States of a list that names none.
+// notEnded are the default States of a list.
 var notEnded = []sandbox.State{
 	sandbox.Starting, sandbox.Running, sandbox.Pausing, sandbox.Paused, sandbox.Resuming, sandbox.Stopping,
 }
 
-// ListSandboxes implements sandbox.SandboxStore. A Cursor that is none of ours
-// and a Limit out of bounds are Invalid.
+// ListSandboxes implements sandbox.SandboxStore. A malformed Cursor and a Limit out of
+// bounds are Invalid.
 func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
 	limit, err := pageLimit(query.Limit)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, quer
 		return sandbox.Page{}, err
 	}
 	list := s.listing(query)
-	// One more than asked for tells whether there is a next page.
+	// One extra row shows whether there is a next page.
 	all, err := collect(scanSandbox)(list.QueryContext(ctx, tenant, after.created, after.id, states, metadata, limit+1, micros(query.From), query.Template))
 	if err != nil {
 		return sandbox.Page{}, err
@@ -49,7 +49,7 @@ func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, quer
 	return page, nil
 }
 
-// listing is the statement for a query.
+// listing is the prepared statement of a query.
 func (s *Store) listing(query sandbox.ListQuery) *sql.Stmt {
 	ended := slices.Contains(query.States, sandbox.Ended)
 	switch {
@@ -63,8 +63,7 @@ func (s *Store) listing(query sandbox.ListQuery) *sql.Stmt {
 	return s.query.listOpen
 }
 
-// pageLimit is how many a page has of which limit were asked for; zero: all it
-// may have.
+// pageLimit is the page size for a requested limit; zero: the maximum.
 func pageLimit(limit int) (int, error) {
 	switch {
 	case limit < 0 || limit > maxPage:
@@ -75,7 +74,7 @@ func pageLimit(limit int) (int, error) {
 	return limit, nil
 }
 
-// cutPage returns the page of a query that asked for one more than limit, and its last
+// cutPage cuts the result of a query for limit+1 rows to a page, and returns its last
 // record if there is a next page.
 func cutPage[R any](all []R, limit int) (page []R, last *R) {
 	if len(all) <= limit {
@@ -97,15 +96,15 @@ func filters(query sandbox.ListQuery) (states, metadata string, err error) {
 	return string(b), metadata, err
 }
 
-// A cursor is the place of the last record of a page; the next page begins
-// after it. IDs tell records of one microsecond apart.
+// A cursor is the position of the last record of a page; the next page begins after it.
+// IDs break ties within one microsecond.
 type cursor struct {
 	created     int64
 	id          string
 	oldestFirst bool
 }
 
-// oldestMark is the end of a cursor of a list in that order.
+// oldestMark ends the cursors of lists in that order.
 const oldestMark = " oldest"
 
 func (c cursor) String() string {

@@ -21,7 +21,7 @@ const (
 	createsText     = `SELECT count(*) FROM sandboxes WHERE tenant = ? AND created_at > ? AND ended_cause <> 'refused'`
 )
 
-// quotaStatements are what the writer has prepared for quotas.
+// quotaStatements are the writer's prepared statements for quotas.
 type quotaStatements struct {
 	setQuota, dropQuota *sql.Stmt
 	quotaQueries
@@ -33,16 +33,15 @@ func (s *quotaStatements) all() []prepared {
 		prepared{&s.dropQuota, `DELETE FROM quotas WHERE tenant = ?`})
 }
 
-// quotaQueries are the same on reading connections and the writer's: what admits
-// must be read where it is written.
+// quotaQueries are prepared on reading connections and the writer's: admission must read
+// in the writing transaction.
 type quotaQueries struct{ ownQuota, quotaUse, snapshotUse, volumeUse, creates *sql.Stmt }
 
 func (q *quotaQueries) all() []prepared {
 	return []prepared{{&q.ownQuota, ownQuotaText}, {&q.quotaUse, quotaUseText}, {&q.snapshotUse, snapshotUseText}, {&q.volumeUse, volumeUseText}, {&q.creates, createsText}}
 }
 
-// quotaOf returns the Quota of a Tenant: its own, which ownQuota reads, or else
-// otherwise.
+// quotaOf returns the Quota of a Tenant: its own, read by ownQuota, or else otherwise.
 func quotaOf(ctx context.Context, ownQuota *sql.Stmt, tenant sandbox.TenantID, otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
 	var text string
 	switch err := ownQuota.QueryRowContext(ctx, string(tenant)).Scan(&text); {
@@ -57,17 +56,17 @@ func quotaOf(ctx context.Context, ownQuota *sql.Stmt, tenant sandbox.TenantID, o
 	return quota, true, nil
 }
 
-// useOfSnapshots fills in what a Tenant's Snapshots use.
+// useOfSnapshots fills in the use of a Tenant's Snapshots.
 func (q *quotaQueries) useOfSnapshots(ctx context.Context, tenant sandbox.TenantID, u *sandbox.QuotaUse) error {
 	return q.snapshotUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Snapshots, &u.SnapshotBytes)
 }
 
-// useOfVolumes fills in what a Tenant's Volumes use.
+// useOfVolumes fills in the use of a Tenant's Volumes.
 func (q *quotaQueries) useOfVolumes(ctx context.Context, tenant sandbox.TenantID, u *sandbox.QuotaUse) error {
 	return q.volumeUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Volumes, &u.VolumeBytes)
 }
 
-// use returns what a Tenant's Sandboxes use at the time now.
+// use returns the use of a Tenant's Sandboxes at the time now.
 func (q *quotaQueries) use(ctx context.Context, tenant sandbox.TenantID, now time.Time) (u sandbox.QuotaUse, err error) {
 	if err := q.quotaUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Sandboxes, &u.CPUs, &u.MemoryBytes, &u.DiskBytes); err != nil {
 		return u, err
@@ -76,13 +75,13 @@ func (q *quotaQueries) use(ctx context.Context, tenant sandbox.TenantID, now tim
 	return u, err
 }
 
-// SetDefaultQuota is the Quota of Tenants that have none of their own. It is
-// called before the Store is used.
+// SetDefaultQuota sets the Quota of Tenants without their own. Call it before the Store
+// is used.
 func (s *Store) SetDefaultQuota(q sandbox.Quota) { s.quota = q }
 
-// admit returns Exhausted when the Quota of sb's Tenant had no room for it. It is
-// part of the transaction that has just added sb, so that of requests at once no
-// more get in than there is room for.
+// admit returns Exhausted if sb exceeds the Quota of its Tenant. It runs in the
+// transaction that has just added sb, so that concurrent requests cannot exceed the
+// Quota.
 func (s *Store) admit(st *statements, sb sandbox.Sandbox) error {
 	ctx := context.Background() // the transaction's, which many callers share
 	quota, _, err := quotaOf(ctx, st.ownQuota, sb.Tenant, s.quota)
@@ -100,8 +99,8 @@ func (s *Store) admit(st *statements, sb sandbox.Sandbox) error {
 	return quota.Admit(used, sb.Shape)
 }
 
-// admitSnapshot returns Exhausted when the Quota of its Tenant had no room for a
-// Snapshot that is Kept and no layer. It is part of the transaction that has just written it.
+// admitSnapshot returns Exhausted if a Snapshot that is Kept and no layer exceeds the
+// Quota of its Tenant. It runs in the transaction that has just written it.
 func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
 	if !snap.Kept || snap.Layer != "" {
 		return nil
@@ -119,8 +118,8 @@ func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
 	return quota.AdmitSnapshot(used, snap.Bytes)
 }
 
-// admitVolume returns Exhausted when the Quota of its Tenant had no room for a
-// Volume. It is part of the transaction that has just added it.
+// admitVolume returns Exhausted if a Volume exceeds the Quota of its Tenant. It runs in
+// the transaction that has just added it.
 func (s *Store) admitVolume(st *statements, v sandbox.Volume) error {
 	ctx := context.Background() // as above
 	quota, _, err := quotaOf(ctx, st.ownQuota, v.Tenant, s.quota)

@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// sandboxRow is a Sandbox as its row has it: how it ended is empty before its end.
+// sandboxRow is a Sandbox as stored in its row: its termination record is empty before
+// its end.
 type sandboxRow struct {
 	sandbox.Sandbox
 	end sandbox.Certificate
@@ -70,18 +71,18 @@ var sandboxTable = newTable("sandboxes", func(r *sandboxRow, c *columns) {
 	c.add("origin", &r.Origin)
 })
 
-// An index of a column that an UPDATE names is written anew even where the value stays:
-// therefore no update names created_at, which never changes, nor ended_cause before the
-// end.
+// SQLite rewrites the index of a column that an UPDATE names, even if the value stays: so
+// no update names created_at, which never changes, nor ended_cause before the end.
 var (
 	updateSandbox = sandboxTable.updateBut(thatVersion, "id", "tenant", "created_at", "ended_cause")
 	endSandbox    = sandboxTable.updateBut(thatVersion, "id", "tenant", "created_at")
 )
 
-// thatVersion selects the row that a record was read from, whose version has grown since.
+// thatVersion selects the row that a record was read from, if unchanged; the record's
+// version has been incremented since.
 const thatVersion = "id = $id AND tenant = $tenant AND version = $version - 1"
 
-// rowOf is sb as it is kept.
+// rowOf is the row of sb.
 func rowOf(sb sandbox.Sandbox) *sandboxRow {
 	r := &sandboxRow{Sandbox: sb}
 	r.MeteredAt = time.Time{}
@@ -106,8 +107,7 @@ func scanSandbox(scan func(...any) error) (sandbox.Sandbox, error) {
 	return r.record(), err
 }
 
-// deleteBatch is how many rows are deleted in a write, after which others have their
-// turn.
+// deleteBatch is how many rows one write deletes, before other writes run.
 const deleteBatch = 256
 
 const (
@@ -115,7 +115,7 @@ const (
 	deleteRefusedText = `DELETE FROM sandboxes WHERE id IN (SELECT id FROM sandboxes WHERE ended_cause = 'refused' AND ended_at < ? LIMIT ?)`
 )
 
-// statements are what the writer's connection has prepared.
+// statements are the prepared statements of the writer's connection.
 type statements struct {
 	begin, commit, rollback        *sql.Stmt
 	savepoint, rollbackTo, release *sql.Stmt
@@ -137,7 +137,7 @@ type statements struct {
 	checkStatements
 }
 
-// A prepared is a statement's place and its text.
+// A prepared is a statement's text and where to put it.
 type prepared struct {
 	stmt **sql.Stmt
 	text string
@@ -174,8 +174,8 @@ func (s *statements) all() []prepared {
 	})
 }
 
-// listed selects a page. Both sides of the comparison of metadata were written
-// by the same encoder, so keys are equal in whatever form json_each shows them.
+// listed filters a page. The same encoder wrote both sides of the metadata comparison, so
+// keys are equal however json_each shows them.
 const listed = `
 	AND state IN (SELECT value FROM json_each(?4))
 	AND NOT EXISTS (SELECT 1 FROM json_each(?5) AS want WHERE NOT EXISTS (
@@ -184,15 +184,15 @@ const listed = `
 	AND (?8 = '' OR template = ?8 OR origin = ?8 OR substr(template, 1, length(?8) + 1) IN (?8 || ':', ?8 || '@'))
 `
 
-// The two orders of a list, and where a page of each begins.
+// The two orders of a list, with the start of a page.
 const (
 	newestFirst = `tenant = ?1 AND (created_at, id) < (?2, ?3)` + listed + `ORDER BY created_at DESC, id DESC LIMIT ?6`
 	oldestFirst = `tenant = ?1 AND (created_at, id) > (?2, ?3)` + listed + `ORDER BY created_at, id LIMIT ?6`
 )
 
-// queries are what the reading connections have prepared.
+// queries are the prepared statements of reading connections.
 type queries struct {
-	list, listOpen      *sql.Stmt // listOpen leaves out the ended ones
+	list, listOpen      *sql.Stmt // listOpen excludes ended ones
 	oldest, oldestOpen  *sql.Stmt // the same, oldest first
 	count               *sql.Stmt
 	notEnded, due, next *sql.Stmt
@@ -308,7 +308,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 	return sb, nil
 }
 
-// saved returns Conflict when sb needs a Snapshot that is not there.
+// saved returns Conflict if sb needs a Snapshot that does not exist.
 func saved(st *statements, sb sandbox.Sandbox) error {
 	switch sb.State {
 	case sandbox.Starting, sandbox.Paused, sandbox.Resuming:
@@ -325,8 +325,7 @@ func saved(st *statements, sb sandbox.Sandbox) error {
 	return err
 }
 
-// taken turns the two ways in which a record can be in another's way into
-// Conflicts.
+// taken turns the two uniqueness violations of a record into Conflicts.
 func taken(err error, sb sandbox.Sandbox) error {
 	switch extendedCode(err) {
 	case sqlite3.SQLITE_CONSTRAINT_UNIQUE:
@@ -411,8 +410,7 @@ func (s *Store) DeleteEnded(ctx context.Context, before, refused time.Time) (int
 }
 
 // deleteAll repeats a statement that deletes up to deleteBatch rows from before a time,
-// each time as a write of its own, until there are no more. It returns how many there
-// were.
+// each time in its own write, until none are left. It returns how many it deleted.
 func (s *Store) deleteAll(ctx context.Context, before time.Time, stmt func(*statements) *sql.Stmt) (int, error) {
 	for total := 0; ; {
 		var deleted int64
@@ -449,7 +447,7 @@ func collect[T any](scan func(func(...any) error) (T, error)) func(*sql.Rows, er
 	}
 }
 
-// micros keeps the zero time zero.
+// micros converts to microseconds; the zero time is 0.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

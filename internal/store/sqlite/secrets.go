@@ -27,7 +27,7 @@ var secretTable = newTable("secrets", func(v *sandbox.Secret, c *columns) {
 
 var updateSecret = secretTable.updateBut(thatVersion, "id", "tenant", "name", "created_at")
 
-// secretStatements are what the writer has prepared for secrets.
+// secretStatements are the writer's prepared statements for secrets.
 type secretStatements struct{ insertSecret, countSecrets, updateSecret, secretExists, deleteSecret *sql.Stmt }
 
 func (s *secretStatements) all() []prepared {
@@ -40,7 +40,7 @@ func (s *secretStatements) all() []prepared {
 	}
 }
 
-// secretQueries are what the reading connections have prepared.
+// secretQueries are the prepared statements of reading connections.
 type secretQueries struct{ secretByName, secrets, secretsNotUnder *sql.Stmt }
 
 func (q *secretQueries) all() []prepared {

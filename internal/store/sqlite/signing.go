@@ -20,7 +20,7 @@ var (
 	replaceSigningKey = signingTable.inserting("ON CONFLICT (tenant) DO UPDATE SET id = excluded.id, secret = excluded.secret, created_at = excluded.created_at")
 )
 
-// signingStatements are what the writer has prepared for signing keys.
+// signingStatements are the writer's prepared statements for signing keys.
 type signingStatements struct {
 	insertSigningKey, replaceSigningKey, writtenSigningKey *sql.Stmt
 }
@@ -33,7 +33,7 @@ func (s *signingStatements) all() []prepared {
 	}
 }
 
-// signingQueries are what the reading connections have prepared for them.
+// signingQueries are the prepared statements of reading connections.
 type signingQueries struct{ signingKey, signingKeyByID *sql.Stmt }
 
 func (q *signingQueries) all() []prepared {

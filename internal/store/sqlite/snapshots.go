@@ -49,15 +49,15 @@ var snapshotTable = newTable("snapshots", func(s *sandbox.Snapshot, c *columns) 
 
 var updateSnapshot = snapshotTable.updateBut(thatVersion, "id", "tenant", "parent")
 
-// referred selects the Sandboxes that refer to the Snapshot of a query and have
-// not ended.
+// referred selects the Sandboxes that refer to the Snapshot of a query and have not
+// ended.
 const referred = `FROM sandboxes WHERE sandboxes.snapshot = snapshots.id AND sandboxes.snapshot <> ''
 	AND sandboxes.state NOT IN ('stopping', 'ended')`
 
-// needed are the States of a Sandbox that cannot go on without its Snapshot.
+// needed are the States in which a Sandbox requires its Snapshot.
 const needed = `('starting', 'paused', 'resuming')`
 
-// snapshotStatements are what the writer has prepared for Snapshots.
+// snapshotStatements are the writer's prepared statements for Snapshots.
 type snapshotStatements struct {
 	insertSnapshot, updateSnapshot, snapshotThere, snapshotReady *sql.Stmt
 	snapshotKept                                                 *sql.Stmt
@@ -83,7 +83,7 @@ func (s *snapshotStatements) all() []prepared {
 	}
 }
 
-// snapshotQueries are what the reading connections have prepared.
+// snapshotQueries are the prepared statements of reading connections.
 type snapshotQueries struct {
 	snapshotByID, snapshotsOfTenant, snapshotsOfSandbox, snapshotsLeft, snapshotTenants *sql.Stmt
 	snapshotOfImage, snapshotOfBuild, snapshotBuilds                                    *sql.Stmt
@@ -203,8 +203,8 @@ func (s *Store) SnapshotByID(ctx context.Context, id string) (sandbox.Snapshot, 
 	return oneSnapshot(s.query.snapshotByID.QueryRowContext(ctx, id))
 }
 
-// ListSnapshots implements sandbox.SnapshotStore. A Cursor that is none of ours
-// and a Limit out of bounds are Invalid.
+// ListSnapshots implements sandbox.SnapshotStore. A malformed Cursor and a Limit out of
+// bounds are Invalid.
 func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {
 	limit, err := pageLimit(query.Limit)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, quer
 	if err != nil {
 		return sandbox.SnapshotPage{}, err
 	}
-	// One more than asked for tells whether there is a next page.
+	// One extra row shows whether there is a next page.
 	args := []any{string(tenant), after.created, after.id, limit + 1, query.Name, query.Kept, query.Layers, query.Tags}
 	list := s.query.snapshotsOfTenant
 	if query.SandboxID != "" {

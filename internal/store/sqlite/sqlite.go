@@ -1,9 +1,8 @@
-// Package sqlite keeps the rows in one SQLite file: the Store of an
-// installation on one machine.
+// Package sqlite is the Store of an installation on one machine, in one SQLite file.
 //
-// Writes of concurrent callers share a transaction (group commit), so that a
-// burst costs few commits; reads have connections of their own and never wait
-// for a write, and those that every request makes never for a long read.
+// Writes of concurrent callers share a transaction (group commit), so that a burst costs
+// few commits. Reads have their own connections and never wait for a write. Queries that
+// every request makes never wait for a long read.
 package sqlite
 
 import (
@@ -31,19 +30,18 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// busyTimeout is how long a statement waits for another process that writes
-// the same file.
+// busyTimeout is how long a statement waits for another process's write to the file.
 const busyTimeout = 5 * time.Second
 
-// Store is a sandbox.Store in one SQLite file. Use Open. An empty map of a
-// record comes back as nil.
+// Store is a sandbox.Store in one SQLite file. Use Open. It returns an empty map of a
+// record as nil.
 type Store struct {
 	reads  *sql.DB
 	writes *sql.DB
 	writer *writer
 	query  queries
 	brief  *briefReaders
-	quota  sandbox.Quota // of Tenants that have none of their own
+	quota  sandbox.Quota // of Tenants without their own
 
 	checkpoints *checkpointer
 
@@ -56,10 +54,9 @@ type Store struct {
 
 var _ sandbox.Store = (*Store)(nil)
 
-// Open opens the database at path, which it makes, with its folder, when it is
-// absent, and brings its schema up to date. A path that cannot be written, a
-// file that is no database, a full disk and a schema of a newer program are
-// told in one sentence each.
+// Open opens the database at path, makes it and its folder if missing, and migrates its
+// schema. An unwritable path, a file that is no database, a full disk and a newer
+// program's schema each give a one-sentence error.
 func Open(ctx context.Context, path string) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -112,8 +109,8 @@ func source(path string, pragmas ...string) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: params.Encode()}).String()
 }
 
-// checkWritable finds out before SQLite does, whose words for this ("out of
-// memory (14)") help nobody.
+// checkWritable reports an unwritable path before SQLite does with the useless "out of
+// memory (14)".
 func checkWritable(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the folder of the database: %w", err)
@@ -128,7 +125,7 @@ func checkWritable(path string) error {
 	return f.Close()
 }
 
-// migrateAlone migrates while no other process does: roles start together.
+// migrateAlone migrates under a lock file: roles start together.
 func migrateAlone(ctx context.Context, path string, db *sql.DB) error {
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDONLY, 0o600)
 	if err != nil {
@@ -173,8 +170,8 @@ func (e *newerSchemaError) Error() string {
 	return fmt.Sprintf("it has schema version %d and this program knows only %d: it was used by a newer version, start that one", e.have, e.known)
 }
 
-// explain turns what can go wrong with a database file into a sentence that
-// names the file and what to do.
+// explain turns the errors of a database file into a sentence that names the file and
+// what to do.
 func explain(path string, err error) error {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_FULL:
@@ -203,7 +200,7 @@ func extendedCode(err error) int {
 	return 0
 }
 
-// classify gives an error of a statement its Code.
+// classify gives a statement's error its Code.
 func classify(err error) error {
 	var own *sandbox.Error
 	switch {
@@ -226,8 +223,7 @@ func classify(err error) error {
 	return sandbox.Errorf(sandbox.Internal, "the database failed").WithCause(err)
 }
 
-// Close waits for writes under way and closes the file. Later writes are
-// Unavailable.
+// Close waits for running writes and closes the file. Later writes are Unavailable.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.writer.close()

@@ -14,14 +14,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// columns are the columns of a record with their places in it: pointers to a string,
-// number, bool or []byte, or cells. A statement binds the value at a place, and a row is
+// columns are the columns of a record, each with a pointer to its field: to a string,
+// number, bool or []byte, or a cell. A statement binds the field's value, and a row is
 // scanned into it.
 type columns struct {
 	places   []any
-	named    bool // names is wanted too
+	named    bool // names is filled too
 	names    []string
-	computed int // how many of them, the last, are expressions
+	computed int // how many of them, the last ones, are expressions
 }
 
 func (c *columns) add(name string, place any) {
@@ -31,27 +31,27 @@ func (c *columns) add(name string, place any) {
 	}
 }
 
-// compute adds an expression that is read with the columns and not written. It comes
-// after all of them.
+// compute adds an expression that is read with the columns and never written. It comes
+// after all columns.
 func (c *columns) compute(expression string, place any) {
 	c.add(expression, place)
 	c.computed++
 }
 
-// A cell is a place whose value has another form in its column.
+// A cell is a field whose value has another form in its column.
 type cell interface {
 	driver.Valuer
 	sql.Scanner
 }
 
-// A table declares once how records of type R are kept: describe adds each column with
-// its place in a record. The texts of all statements and the order of their arguments
-// come from it, once.
+// A table declares once how records of type R are stored: describe adds each column with
+// its field. The texts of all statements and the order of their arguments are derived
+// from it once.
 type table[R any] struct {
 	name     string
 	describe func(*R, *columns)
 	names    []string
-	stored   []string // names without those that are computed
+	stored   []string // names without the computed ones
 	record   string   // "SELECT every column FROM name "
 	insert   command[R]
 }
@@ -73,15 +73,14 @@ func newTable[R any](name string, describe func(*R, *columns)) *table[R] {
 	return t
 }
 
-// places are those of r, in the order of names.
+// places are the fields of r, in the order of names.
 func (t *table[R]) places(r *R) []any {
 	all := columns{places: make([]any, 0, len(t.names))}
 	t.describe(r, &all)
 	return all.places
 }
 
-// command returns the statement of a text in which $name stands for the value of a
-// column.
+// command compiles a statement text in which $name is the value of a column.
 func (t *table[R]) command(text string) command[R] {
 	c := command[R]{table: t}
 	c.text = os.Expand(text, func(name string) string {
@@ -95,21 +94,21 @@ func (t *table[R]) command(text string) command[R] {
 	return c
 }
 
-// replacing is the INSERT that takes the place of a row with the same key.
+// replacing is the INSERT that replaces a row with the same key.
 func (t *table[R]) replacing() command[R] {
 	c := t.insert
 	c.text = strings.Replace(c.text, "INSERT", "INSERT OR REPLACE", 1)
 	return c
 }
 
-// inserting is the INSERT followed by a clause, which binds nothing.
+// inserting is the INSERT followed by a clause without arguments.
 func (t *table[R]) inserting(clause string) command[R] {
 	c := t.insert
 	c.text += " " + clause
 	return c
 }
 
-// update sets the columns named, of the rows that a condition selects.
+// update sets the named columns of the rows that a condition selects.
 func (t *table[R]) update(where string, names ...string) command[R] {
 	set := make([]string, len(names))
 	for i, n := range names {
@@ -118,7 +117,7 @@ func (t *table[R]) update(where string, names ...string) command[R] {
 	return t.command("UPDATE " + t.name + " SET " + strings.Join(set, ", ") + " WHERE " + where)
 }
 
-// updateBut sets all columns but those named.
+// updateBut sets all columns except the named ones.
 func (t *table[R]) updateBut(where string, names ...string) command[R] {
 	set := slices.DeleteFunc(slices.Clone(t.stored), func(n string) bool { return slices.Contains(names, n) })
 	return t.update(where, set...)
@@ -131,7 +130,7 @@ func (t *table[R]) scan(scan func(...any) error) (R, error) {
 	return *r, err
 }
 
-// args are the arguments of the command for a record. It leaves in r what a later read
+// args are the arguments of the command for a record. It changes r to what a later read
 // returns: times in microseconds, nil for an empty map.
 func (c *command[R]) args(r *R) ([]any, error) {
 	places := c.table.places(r)
@@ -155,7 +154,7 @@ func (c *command[R]) exec(stmt *sql.Stmt, r *R) (sql.Result, error) {
 	return stmt.Exec(args...)
 }
 
-// bound is the value at a place, as a driver takes it.
+// bound is a field's value for the driver.
 func bound(place any) (any, error) {
 	switch p := place.(type) {
 	case *string:
@@ -176,7 +175,7 @@ func bound(place any) (any, error) {
 	return nil, fmt.Errorf("a %T is no place of a column", place)
 }
 
-// one reads the row that a query found; missing is the error when there is none.
+// one scans the row of a query; missing makes the error if there is none.
 func one[R any](row *sql.Row, scan func(func(...any) error) (R, error), missing func() error) (R, error) {
 	r, err := scan(row.Scan)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -188,8 +187,8 @@ func one[R any](row *sql.Row, scan func(func(...any) error) (R, error), missing 
 	return r, nil
 }
 
-// changed is the error of a statement that should have changed a row; missing is the
-// error when it did not.
+// changed returns the error of a statement that should change a row; missing makes the
+// error if it did not.
 func changed(result sql.Result, err error, missing func() error) error {
 	if err != nil {
 		return err
@@ -243,8 +242,7 @@ func integer(src any) (int64, error) {
 	return n, nil
 }
 
-// textOf is the text of a column, of which SQLite keeps what was bound as bytes as
-// bytes.
+// textOf is the text of a column; SQLite returns values bound as bytes as bytes.
 func textOf(src any) (string, error) {
 	switch s := src.(type) {
 	case string:
@@ -255,7 +253,7 @@ func textOf(src any) (string, error) {
 	return "", fmt.Errorf("a %T where a text should be", src)
 }
 
-// labels are a map as a JSON object; an empty one is nil when it is read.
+// labels are a map as a JSON object; an empty one is read as nil.
 type labels map[string]string
 
 // Value implements driver.Valuer.
@@ -284,7 +282,7 @@ func (l *labels) Scan(src any) error {
 	return json.Unmarshal([]byte(text), (*map[string]string)(l))
 }
 
-// asJSON is the place of a value that its column has as JSON.
+// asJSON is the cell of a value stored as JSON.
 func asJSON(at any) cell { return inJSON{at} }
 
 type inJSON struct{ at any }
@@ -336,7 +334,7 @@ func (h *hash) Scan(src any) error {
 	return nil
 }
 
-// An optionalHash is NULL for none, of which there may be many where hashes are unique.
+// An optionalHash is NULL when unset: a unique column may hold many NULLs.
 type optionalHash hash
 
 // Value implements driver.Valuer.

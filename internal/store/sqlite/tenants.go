@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// tenantRow is a Tenant as its row has it: its Suspension is zero while it is active.
+// tenantRow is a Tenant as stored in its row: its Suspension is zero while it is active.
 type tenantRow struct {
 	sandbox.Tenant
 	held sandbox.Suspension
@@ -49,7 +49,7 @@ func scanTenant(scan func(...any) error) (sandbox.Tenant, error) {
 	return r.Tenant, err
 }
 
-// tenantStatements are what the writer has prepared for tenants.
+// tenantStatements are the writer's prepared statements for tenants.
 type tenantStatements struct {
 	insertTenant, noteTenant, changeTenant, deleteTenant, tenantToChange *sql.Stmt
 	tenantHas                                                            *sql.Stmt
@@ -71,7 +71,7 @@ func (s *tenantStatements) all() []prepared {
 	}
 }
 
-// tenantQueries are what the reading connections have prepared for them.
+// tenantQueries are the prepared statements of reading connections.
 type tenantQueries struct{ tenant, tenants, suspensions *sql.Stmt }
 
 func (q *tenantQueries) all() []prepared {
@@ -125,7 +125,7 @@ func (s *Store) ListTenants(ctx context.Context, query sandbox.TenantQuery) (san
 	if err != nil || query.Cursor != "" && sandbox.TenantID(after).Check() != nil {
 		return sandbox.TenantPage{}, sandbox.Errorf(sandbox.Invalid, "the cursor is not one that a list returned")
 	}
-	// One more than asked for tells whether there is a next page.
+	// One extra row shows whether there is a next page.
 	all, err := collect(scanTenant)(s.query.tenants.QueryContext(ctx, string(after), string(query.State), limit+1))
 	if err != nil {
 		return sandbox.TenantPage{}, err
@@ -178,7 +178,7 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 	})
 }
 
-// left says what keeps a Tenant from being deleted.
+// left describes what keeps a Tenant from being deleted.
 func left(sandboxes, snapshots, volumes, below int) string {
 	var parts []string
 	for _, p := range []struct {

@@ -13,11 +13,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// countBatch is how many Sandboxes CountUsage counts in one write: others wait
-// for it.
+// countBatch is how many Sandboxes CountUsage counts in one write: other writes wait for
+// it.
 const countBatch = 64
 
-// usageStatements are what the writer has prepared for usage.
+// usageStatements are the writer's prepared statements for usage.
 type usageStatements struct {
 	openUsage, beginUsage, endUsage *sql.Stmt
 	moveUsage, addUsage, trimUsage  *sql.Stmt
@@ -43,11 +43,11 @@ func (s *usageStatements) all() []prepared {
 	}
 }
 
-// usageQueries are what the reading connections have prepared for it.
+// usageQueries are the prepared statements of reading connections.
 type usageQueries struct{ usageOfTenant, usageOfAll *sql.Stmt }
 
-// summed selects a page of sums: ?4 to ?6 say by what they are told apart, ?7 to
-// ?9 name the last row of the page before.
+// summed selects a page of sums: ?4 to ?6 choose the grouping, ?7 to ?9 are the last row
+// of the previous page.
 const summed = `
 	SELECT iif(?4, day, 0) AS d, iif(?5, tenant, '') AS t, iif(?6, sandbox, '') AS s, total(seconds), total(cpu), total(memory), total(disk), sum(sent), sum(received)
 	FROM usage_days WHERE day >= ?1 AND day < ?2 AND (?3 = '' OR sandbox = ?3) AND (iif(?4, day, 0), iif(?5, tenant, ''), iif(?6, sandbox, '')) > (?7, ?8, ?9)`
@@ -59,8 +59,8 @@ func (q *usageQueries) all() []prepared {
 	}
 }
 
-// An openUsage is a Sandbox that is charged for at a Rate, since when that is not
-// counted yet.
+// An openUsage is a Sandbox that is charged at a Rate; usage from since on is not counted
+// yet.
 type openUsage struct {
 	sandbox string
 	tenant  sandbox.TenantID
@@ -79,7 +79,7 @@ var openTable = newTable("usage_open", func(o *openUsage, c *columns) {
 
 var beginUsage = openTable.replacing()
 
-// open returns what a Sandbox is charged for; false when for nothing.
+// open returns the open usage of a Sandbox; false: it is not charged.
 func (s *usageStatements) open(id string) (o openUsage, is bool, err error) {
 	o, err = openTable.scan(s.openUsage.QueryRow(id).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -88,8 +88,8 @@ func (s *usageStatements) open(id string) (o openUsage, is bool, err error) {
 	return o, err == nil, err
 }
 
-// meter has a Sandbox whose record is sb charged for what that says, from the
-// time at on, and returns what it counts.
+// meter charges the Sandbox at the rate of its record sb from the time at on, and returns
+// the usage that it counts.
 func (s *usageStatements) meter(sb sandbox.Sandbox, at time.Time) (counted sandbox.UsageAmount, err error) {
 	rate, charged := sb.Rate()
 	had, was, err := s.open(sb.ID)
@@ -103,7 +103,7 @@ func (s *usageStatements) meter(sb sandbox.Sandbox, at time.Time) (counted sandb
 		if counted, err = s.count(sb.ID, had, at); err != nil {
 			return counted, err
 		}
-		if at.Before(had.since) { // a clock went back, or a lost Boot was counted later than it was seen
+		if at.Before(had.since) { // a clock was set back, or a lost Boot was last seen before it was last counted
 			at = had.since
 		}
 	}
@@ -115,7 +115,7 @@ func (s *usageStatements) meter(sb sandbox.Sandbox, at time.Time) (counted sandb
 	return counted, err
 }
 
-// count adds what a Sandbox used until a time.
+// count adds a Sandbox's usage until a time.
 func (s *usageStatements) count(id string, o openUsage, until time.Time) (counted sandbox.UsageAmount, err error) {
 	for day, d := range sandbox.DaysBetween(o.since, until) {
 		a := o.rate.Over(d)
@@ -127,7 +127,7 @@ func (s *usageStatements) count(id string, o openUsage, until time.Time) (counte
 	return counted, nil
 }
 
-// A counter is what a Store has counted since it was opened.
+// A counter sums what a Store has counted since it was opened.
 type counter struct {
 	mu  sync.Mutex
 	all sandbox.UsageAmount
@@ -169,7 +169,7 @@ func (s *Store) CountUsage(ctx context.Context, sandboxes []string, at time.Time
 	return nil
 }
 
-// countUntil counts what a Sandbox used until a time, if it is charged for.
+// countUntil counts a charged Sandbox's usage until a time.
 func (s *usageStatements) countUntil(id string, at time.Time) (counted sandbox.UsageAmount, err error) {
 	o, is, err := s.open(id)
 	if err != nil || !is || !o.since.Before(at) {
@@ -182,8 +182,8 @@ func (s *usageStatements) countUntil(id string, at time.Time) (counted sandbox.U
 	return counted, err
 }
 
-// trafficLife is how long after its last report what was counted of a Boot is
-// known: its Node has forgotten it long before.
+// trafficLife is how long a Boot's traffic count is kept after its last report: its Node
+// has forgotten it long before.
 const trafficLife = 24 * time.Hour
 
 // CountTraffic implements sandbox.UsageStore.
@@ -210,7 +210,7 @@ func (s *Store) CountTraffic(ctx context.Context, boots []sandbox.BootTraffic, a
 	return nil
 }
 
-// countTraffic counts what is new of a Boot, and returns that.
+// countTraffic counts the new traffic of a Boot, and returns it.
 func (s *usageStatements) countTraffic(b sandbox.BootTraffic, at time.Time) (more sandbox.Traffic, err error) {
 	var had sandbox.Traffic
 	switch err := s.traffic.QueryRow(b.BootID).Scan(&had.Sent, &had.Received); {
@@ -218,7 +218,7 @@ func (s *usageStatements) countTraffic(b sandbox.BootTraffic, at time.Time) (mor
 	case err != nil:
 		return more, err
 	}
-	if b.Sent < had.Sent || b.Received < had.Received { // it began anew
+	if b.Sent < had.Sent || b.Received < had.Received { // the count restarted
 		had = sandbox.Traffic{}
 	}
 	more = sandbox.Traffic{Sent: b.Sent - had.Sent, Received: b.Received - had.Received}
@@ -229,7 +229,7 @@ func (s *usageStatements) countTraffic(b sandbox.BootTraffic, at time.Time) (mor
 	return more, err
 }
 
-// usageCursor is the last row of a page, and what it was a page of.
+// usageCursor is the last row of a page, with the page's grouping.
 type usageCursor struct {
 	Day     int64    `json:"d"`
 	Tenant  string   `json:"t,omitempty"`
@@ -265,7 +265,7 @@ func (s *Store) Usage(ctx context.Context, q sandbox.UsageQuery) (sandbox.UsageP
 	defer rows.Close()
 	var page sandbox.UsagePage
 	for rows.Next() {
-		if len(page.Rows) == q.Limit { // one more than asked for
+		if len(page.Rows) == q.Limit { // the extra row
 			page.Next = usageCursorOf(page.Rows[q.Limit-1], q)
 			break
 		}
@@ -288,12 +288,12 @@ func groups(q sandbox.UsageQuery) []string {
 }
 
 func usageCursorOf(r sandbox.UsageRow, q sandbox.UsageQuery) string {
-	b, _ := json.Marshal(usageCursor{int64(r.Day), string(r.Tenant), r.Sandbox, groups(q)}) // texts and numbers never fail
+	b, _ := json.Marshal(usageCursor{int64(r.Day), string(r.Tenant), r.Sandbox, groups(q)}) // strings and numbers never fail
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseUsageCursor returns the row that the page of q comes after; for the first
-// page one before all.
+// parseUsageCursor returns the row before the page of q; for the first page one before
+// all rows.
 func parseUsageCursor(q sandbox.UsageQuery) (c usageCursor, err error) {
 	if q.Cursor == "" {
 		return usageCursor{Day: -1}, nil

@@ -27,8 +27,8 @@ var userTable = newTable("users", func(u *sandbox.User, c *columns) {
 
 var (
 	replaceUser = userTable.replacing()
-	// decideUser writes what others decide about a User. The record still has the
-	// version that it was read with.
+	// decideUser writes others' decisions about a User. The record still has the version
+	// that it was read with.
 	decideUser = userTable.command(`UPDATE users SET name = $name, email = $email, given = $given, state = $state, decided_by = $decided_by,
 		version = version + 1 WHERE tenant = $tenant AND id = $id`)
 	noteUser = userTable.command(`UPDATE users SET seen_at = max(seen_at, $seen_at), said = $said,
@@ -37,7 +37,7 @@ var (
 		WHERE tenant = $tenant AND id = $id`)
 )
 
-// userStatements are what the writer has prepared for users.
+// userStatements are the writer's prepared statements for users.
 type userStatements struct {
 	putUser, noteUser, updateUser, userToChange, countUsers, forgetUser *sql.Stmt
 	otherOwners, dropKeysOf, dropUsers, usersChange                     *sql.Stmt
@@ -60,7 +60,7 @@ func (s *userStatements) all() []prepared {
 	}
 }
 
-// userQueries are what the reading connections have prepared for them.
+// userQueries are the prepared statements of reading connections.
 type userQueries struct{ user, users, usersChanged *sql.Stmt }
 
 func (q *userQueries) all() []prepared {
@@ -98,7 +98,7 @@ func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, e
 	return u, err
 }
 
-// userIn is a record as the writer sees it; NotFound when there is none.
+// userIn reads a record in the writer's transaction, or NotFound.
 func userIn(st *statements, tenant sandbox.TenantID, id string) (sandbox.User, error) {
 	return one(st.userToChange.QueryRow(string(tenant), id), userTable.scan, noUser)
 }
@@ -111,15 +111,15 @@ func putUser(st *statements, u sandbox.User) error {
 	return err
 }
 
-// userChanged has it be known that somebody decided about a User. What only notes
-// that they are there admits them as no record does.
+// userChanged records that somebody decided about a User. Noting that a User was seen is
+// not a change: it admits them as no record does.
 func userChanged(st *statements) error {
 	_, err := st.usersChange.Exec()
 	return err
 }
 
-// roomForUser reports whether a Tenant may have one more User, for whom it forgets
-// one if it has to.
+// roomForUser reports whether a Tenant may have one more User; if it is full, it forgets
+// a User if it can.
 func roomForUser(st *statements, tenant sandbox.TenantID) (bool, error) {
 	var have int
 	if err := st.countUsers.QueryRow(string(tenant)).Scan(&have); err != nil || have < sandbox.MaxUsers {
@@ -186,7 +186,7 @@ func (s *Store) ListUsers(ctx context.Context, tenant sandbox.TenantID, query sa
 	if err != nil || query.Cursor != "" && (sandbox.User{ID: string(after)}).Check() != nil {
 		return sandbox.UserPage{}, sandbox.Errorf(sandbox.Invalid, "the cursor is not one that a list returned")
 	}
-	// One more than asked for tells whether there is a next page.
+	// One extra row shows whether there is a next page.
 	all, err := collect(userTable.scan)(s.query.users.QueryContext(ctx, string(tenant), string(after), string(query.State), limit+1))
 	if err != nil {
 		return sandbox.UserPage{}, err
@@ -235,7 +235,7 @@ func (s *Store) UpdateUser(ctx context.Context, u sandbox.User, keepOwner bool) 
 	return u, nil
 }
 
-// updateUser writes what others decide about a User.
+// updateUser writes others' decisions about a User.
 func updateUser(st *statements, u sandbox.User) error {
 	_, err := decideUser.exec(st.updateUser, &u)
 	return err

@@ -23,13 +23,12 @@ var volumeTable = newTable("volumes", func(v *sandbox.Volume, c *columns) {
 })
 
 const (
-	// volumeUses counts the Sandboxes of a Tenant that have a Volume and have not
-	// ended.
+	// volumeUses counts the Sandboxes of a Tenant that mount a Volume and have not ended.
 	volumeUses = `SELECT count(*) FROM sandboxes WHERE tenant = ?1 AND volumes <> '' AND state <> 'ended'
 		AND EXISTS (SELECT 1 FROM json_each(sandboxes.volumes) AS mount WHERE mount.value ->> 'volume' = ?2)`
 )
 
-// volumeStatements are what the writer has prepared for Volumes.
+// volumeStatements are the writer's prepared statements for Volumes.
 type volumeStatements struct {
 	insertVolume, countVolumes, moveVolume, dropVolume *sql.Stmt
 	volumeNow, volumeReady, volumeUsesNow              *sql.Stmt
@@ -47,7 +46,7 @@ func (s *volumeStatements) all() []prepared {
 	}
 }
 
-// volumeQueries are what the reading connections have prepared.
+// volumeQueries are the prepared statements of reading connections.
 type volumeQueries struct{ volumeByID, volumeByName, volumes, volumesLeft, volumeUses *sql.Stmt }
 
 func (q *volumeQueries) all() []prepared {
@@ -151,8 +150,8 @@ func (s *Store) DropVolume(ctx context.Context, id string) error {
 	})
 }
 
-// mounted returns Conflict when a Volume of sb, which is about to be inserted, is
-// not there.
+// mounted returns Conflict if a Volume of sb, which is about to be inserted, does not
+// exist.
 func mounted(st *statements, sb sandbox.Sandbox) error {
 	for _, m := range sb.Volumes {
 		ready, err := found(st.volumeReady, m.Volume, string(sb.Tenant))
@@ -170,14 +169,14 @@ func oneVolume(row *sql.Row) (sandbox.Volume, error) {
 	return one(row, volumeTable.scan, noVolume)
 }
 
-// mount is a sandbox.VolumeMount as a column has it.
+// mount is a sandbox.VolumeMount in its column.
 type mount struct {
 	Volume string `json:"volume"`
 	Name   string `json:"name"`
 	Path   string `json:"path"`
 }
 
-// mounts are VolumeMounts as JSON; none are an empty text, and nil when they are read.
+// mounts are VolumeMounts as JSON; none are an empty string, read as nil.
 type mounts []sandbox.VolumeMount
 
 // Value implements driver.Valuer.

@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// webhookStatements are what the writer has prepared for webhooks.
+// webhookStatements are the writer's prepared statements for webhooks.
 type webhookStatements struct {
 	webhooksNow, addWebhook, dropWebhook, dropWaiting    *sql.Stmt
 	insertWaiting, countAlike, waitingOfKind             *sql.Stmt
@@ -57,7 +57,7 @@ func (s *webhookStatements) all() []prepared {
 	}
 }
 
-// webhookQueries are what the reading connections have prepared for them.
+// webhookQueries are the prepared statements of reading connections.
 type webhookQueries struct{ webhooks, deliveries *sql.Stmt }
 
 func (q *webhookQueries) all() []prepared {
@@ -68,7 +68,7 @@ func (q *webhookQueries) all() []prepared {
 	}
 }
 
-// A hook is a Webhook as the writer sees it.
+// A hook is a Webhook in the writer's transaction.
 type hook struct {
 	id, kinds string
 	since     int64
@@ -76,7 +76,7 @@ type hook struct {
 
 func (h hook) wants(k sandbox.EventKind) bool { return strings.Contains(h.kinds, " "+string(k)+" ") }
 
-// hooks are those that want one of kinds: with none there is nothing to record.
+// hooks are those subscribed to one of kinds; with none there is nothing to record.
 func (s *webhookStatements) hooks(kinds ...sandbox.EventKind) ([]hook, error) {
 	all, err := collect(func(scan func(...any) error) (h hook, err error) {
 		err = scan(&h.id, &h.kinds, &h.since)
@@ -163,8 +163,8 @@ func (s *Store) TellEvents(ctx context.Context, events []sandbox.Event, gather t
 	})
 }
 
-// tell records e for hooks. One without an ID that is to be gathered is counted with
-// its equals.
+// tell queues e for hooks. An event without an ID, with gather above zero, is merged with
+// equal ones.
 func (s *webhookStatements) tell(hooks []hook, e sandbox.Event, now time.Time, gather time.Duration) error {
 	at, count, id := e.At, max(e.Count, 1), e.ID
 	if at.IsZero() {
@@ -203,7 +203,7 @@ func (s *webhookStatements) tell(hooks []hook, e sandbox.Event, now time.Time, g
 	return nil
 }
 
-// add has an Event wait for a Webhook, and loses the oldest of what is too much.
+// add queues an Event for a Webhook, and drops the oldest ones beyond the limits.
 func (s *webhookStatements) add(webhook, id string, kind sandbox.EventKind, text []byte, alike string, count int64, first, last, next time.Time) error {
 	if _, err := s.insertWaiting.Exec(webhook, id, string(kind), string(text), alike, count, micros(first), micros(last), micros(next)); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (s *webhookStatements) add(webhook, id string, kind sandbox.EventKind, text
 	return nil
 }
 
-// remove takes what waits out, and says what is left.
+// remove deletes a queued event, and returns the remaining counts.
 func (s *webhookStatements) remove(webhook string, seq int64, lost bool, waiting, bytes *int64) error {
 	var length int64
 	if err := s.deleteWaiting.QueryRow(seq).Scan(&length); err != nil {
@@ -262,7 +262,7 @@ func (s *Store) DueDeliveries(ctx context.Context, webhook string, now time.Time
 	})(s.query.deliveries.QueryContext(ctx, webhook, micros(now), limit))
 }
 
-// rest is what was counted into a Delivery since it was read; false when it is gone.
+// rest is what was counted into a Delivery since it was read; false: it was deleted.
 func (s *webhookStatements) rest(d sandbox.Delivery) (count int64, text, alike string, last time.Time, there bool, err error) {
 	var at int64
 	err = s.waiting.QueryRow(d.Seq, d.Event.ID).Scan(&count, &text, &alike, &at)
@@ -315,32 +315,32 @@ func (s *Store) HastenDeliveries(ctx context.Context, webhook string, now time.T
 	})
 }
 
-// sandboxKinds are what changes of a Sandbox may be.
+// sandboxKinds are the event kinds of a Sandbox's life.
 func sandboxKinds() []sandbox.EventKind {
 	return []sandbox.EventKind{
 		sandbox.EventSandboxCreated, sandbox.EventSandboxForked, sandbox.EventSandboxPaused, sandbox.EventSandboxResumed, sandbox.EventSandboxEnded,
 	}
 }
 
-// A life is who is told of a change of a Sandbox, and in which State that was.
+// A life holds the hooks for a change of a Sandbox, and its State before.
 type life struct {
 	hooks  []hook
 	before sandbox.State
 }
 
-// lifeBefore is called before sb is written.
+// lifeBefore reads a life before sb is written.
 func (s *webhookStatements) lifeBefore(sb sandbox.Sandbox) (l life, err error) {
 	if l.hooks, err = s.hooks(sandboxKinds()...); err != nil || len(l.hooks) == 0 {
 		return l, err
 	}
 	err = s.stateBefore.QueryRow(sb.ID, string(sb.Tenant)).Scan((*string)(&l.before))
-	if errors.Is(err, sql.ErrNoRows) { // then it is not written either
+	if errors.Is(err, sql.ErrNoRows) { // then the write fails too
 		err = nil
 	}
 	return l, err
 }
 
-// tellLife records what there is to tell of sb, which has been written.
+// tellLife queues the events of sb, which has been written.
 func (s *webhookStatements) tellLife(l life, sb sandbox.Sandbox) error {
 	if len(l.hooks) == 0 {
 		return nil
@@ -375,8 +375,7 @@ func (s *webhookStatements) tellLife(l life, sb sandbox.Sandbox) error {
 	return s.tell(l.hooks, e, now, 0)
 }
 
-// keptBefore reports whether a Snapshot was one that a Tenant has kept; it is called
-// before a change.
+// keptBefore reports, before a change, whether a Tenant had kept a Snapshot.
 func (s *webhookStatements) keptBefore(id string) (kept bool, err error) {
 	err = s.snapshotBefore.QueryRow(id).Scan(&kept)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -385,7 +384,7 @@ func (s *webhookStatements) keptBefore(id string) (kept bool, err error) {
 	return kept, err
 }
 
-// tellSnapshot records what there is to tell of a Snapshot that was changed.
+// tellSnapshot queues the events of a changed Snapshot.
 func (s *webhookStatements) tellSnapshot(id string, kept bool) error {
 	hooks, err := s.hooks(sandbox.EventSnapshotCreated, sandbox.EventSnapshotDeleted)
 	if err != nil || len(hooks) == 0 {

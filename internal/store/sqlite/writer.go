@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	// maxBatch bounds how many writes share a transaction, and so how long the
-	// first of them waits.
+	// maxBatch bounds how many writes share a transaction, and so how long the first of
+	// them waits.
 	maxBatch = 256
-	// queueLength is how many writes wait before callers block.
+	// queueLength is how many writes are queued before callers block.
 	queueLength = 1024
 )
 
 var errClosed = errors.New("the store is closed")
 
-// A writer owns the one connection that writes. Callers hand it writes; it
-// commits all that wait in one transaction and then answers them.
+// A writer owns the one connection that writes. It commits all queued writes in one
+// transaction and then answers their callers.
 type writer struct {
 	conn  *sql.Conn
 	stmts statements
 	queue chan *write
-	quit  chan struct{} // closed: take no more
-	done  chan struct{} // closed: nothing runs any more
+	quit  chan struct{} // closed: accept no more
+	done  chan struct{} // closed: the writer has ended
 	once  sync.Once
 
 	checkpoints *checkpointer
 }
 
-// A write is one caller's change. do runs at most once and must not keep what
-// it learnt anywhere the caller reads before done is closed.
+// A write is one caller's change. do runs at most once. The caller may read its results
+// only after done is closed.
 type write struct {
 	do    func(*statements) error
 	taken atomic.Bool // by the writer, or by a caller that gave up
@@ -61,8 +61,8 @@ func startWriter(ctx context.Context, db *sql.DB, checkpoints *checkpointer) (*w
 	return w, nil
 }
 
-// write has do run in a transaction and returns its error once that is
-// committed. When ctx ends first the write has not happened and never will.
+// write runs do in a transaction and returns its error once that is committed. If ctx
+// ends first, the write has not happened and never will.
 func (w *writer) write(ctx context.Context, do func(*statements) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (w *writer) write(ctx context.Context, do func(*statements) error) error {
 		if r.taken.CompareAndSwap(false, true) {
 			return ctx.Err()
 		}
-		<-r.done // it is being written: the caller must learn how that went
+		<-r.done // it is being written: the caller must learn the result
 	case <-w.done:
 		if r.taken.CompareAndSwap(false, true) {
 			return classify(errClosed)
@@ -91,14 +91,14 @@ func (w *writer) write(ctx context.Context, do func(*statements) error) error {
 	return classify(r.err)
 }
 
-// close finishes the writes that wait and stops the writer.
+// close finishes the queued writes and stops the writer.
 func (w *writer) close() {
 	w.once.Do(func() { close(w.quit) })
 	<-w.done
 }
 
-// release gives the connection back. Statements of a connection are ended by who
-// prepared them: SQLite keeps a file open, and its log beside it, while one is left.
+// release closes the connection after its prepared statements: SQLite keeps a file open,
+// and its log beside it, while a statement remains.
 func (w *writer) release() error {
 	var errs []error
 	for _, p := range w.stmts.all() {
@@ -134,7 +134,7 @@ func (w *writer) drain() {
 	}
 }
 
-// gather takes first and what else waits, less what callers have given up.
+// gather collects first and the queued writes, except those that callers gave up.
 func (w *writer) gather(first *write) []*write {
 	var batch []*write
 	take := func(r *write) {
@@ -154,8 +154,8 @@ func (w *writer) gather(first *write) []*write {
 	return batch
 }
 
-// commit runs a batch in one transaction. A write that fails is undone alone;
-// a transaction that fails fails them all.
+// commit runs a batch in one transaction. A write that fails is rolled back alone; a
+// transaction that fails fails all its writes.
 func (w *writer) commit(batch []*write) {
 	if len(batch) == 0 {
 		return
@@ -172,8 +172,8 @@ func (w *writer) commit(batch []*write) {
 }
 
 func (w *writer) transact(batch []*write) error {
-	// Statements of the writer are never interrupted: who asked for a write may
-	// leave, the others of the batch stay.
+	// The writer's statements are never interrupted: the caller of one write may leave,
+	// the rest of the batch stays.
 	ctx := context.Background()
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
 		return fmt.Errorf("begin: %w", err)
@@ -183,14 +183,14 @@ func (w *writer) transact(batch []*write) error {
 		_, err = w.stmts.commit.ExecContext(ctx)
 	}
 	if err != nil {
-		// After some failures SQLite has rolled back already: the error of a
-		// second rollback says nothing.
+		// After some failures SQLite has rolled back already: ignore the error of a
+		// second rollback.
 		_, _ = w.stmts.rollback.ExecContext(ctx)
 	}
 	return err
 }
 
-// each runs every write of a batch; the error is one that spoils them all.
+// each runs every write of a batch; an error fails the whole batch.
 func (w *writer) each(ctx context.Context, batch []*write) error {
 	if len(batch) == 1 {
 		batch[0].err = batch[0].do(&w.stmts)
@@ -202,7 +202,7 @@ func (w *writer) each(ctx context.Context, batch []*write) error {
 		}
 		if r.err = r.do(&w.stmts); r.err != nil {
 			if _, err := w.stmts.rollbackTo.ExecContext(ctx); err != nil {
-				return r.err // the transaction is gone, and this is why
+				return r.err // the transaction failed with this error
 			}
 		}
 		if _, err := w.stmts.release.ExecContext(ctx); err != nil {

@@ -19,7 +19,7 @@ func sampleAudit(tenant sandbox.TenantID, n int) sandbox.AuditEntry {
 	}
 }
 
-// append1 appends an entry and returns it as it is then.
+// append1 appends an entry and returns it as stored.
 func append1(t *testing.T, st sandbox.Store, e sandbox.AuditEntry) sandbox.AuditEntry {
 	t.Helper()
 	mark, err := st.AppendAudit(t.Context(), e)
@@ -28,7 +28,7 @@ func append1(t *testing.T, st sandbox.Store, e sandbox.AuditEntry) sandbox.Audit
 	return e
 }
 
-// chain reads and checks the whole log.
+// chain reads and verifies the whole log.
 func chain(t *testing.T, st sandbox.Store) (first sandbox.AuditMark, all []sandbox.AuditEntry) {
 	t.Helper()
 	var mark sandbox.AuditMark
@@ -105,7 +105,7 @@ func pages(t *testing.T, st sandbox.Store, tenant sandbox.TenantID, q sandbox.Au
 func auditLists(t *testing.T, st sandbox.Store) {
 	for n := range 6 {
 		e := sampleAudit("a", n)
-		if n == 4 || n == 5 { // of one moment
+		if n == 4 || n == 5 { // at one time
 			e.At = epoch.Add(4 * time.Second)
 		}
 		if n == 3 {
@@ -145,7 +145,7 @@ func auditLists(t *testing.T, st sandbox.Store) {
 		_, err := st.ListAudit(t.Context(), "a", q)
 		want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
 	}
-	// Another tenant's cursor leads to nothing of that tenant.
+	// Another Tenant's cursor shows nothing of that Tenant.
 	page, err := st.ListAudit(t.Context(), "other", sandbox.AuditQuery{Limit: 2})
 	must(t, err)
 	pages(t, st, "a", sandbox.AuditQuery{Cursor: page.Next})

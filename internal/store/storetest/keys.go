@@ -60,7 +60,7 @@ func keyLimit(t *testing.T, st sandbox.Store) {
 	late := sampleKey("t")
 	late.CreatedAt = late.ExpiresAt.Add(sandbox.KeyMemory + time.Second)
 	late.ExpiresAt = time.Time{}
-	must(t, st.InsertKey(t.Context(), late)) // by then the others are forgotten
+	must(t, st.InsertKey(t.Context(), late)) // by now the others are forgotten
 	if all, err := st.Keys(t.Context(), "t"); err != nil || len(all) != 1 {
 		t.Errorf("%d keys are left, %v", len(all), err)
 	}
@@ -97,7 +97,7 @@ func keyRotates(t *testing.T, st sandbox.Store) {
 			t.Errorf("by %s secret: %+v, %v, want %+v", name, got, err, next)
 		}
 	}
-	must(t, st.InsertKey(t.Context(), sampleKey("t"))) // of those that were never rotated there are many
+	must(t, st.InsertKey(t.Context(), sampleKey("t"))) // many Keys were never rotated
 	must(t, st.DeleteKey(t.Context(), "t", k.ID))
 	_, err := st.KeyByHash(t.Context(), k.Hash)
 	want(t, "the previous secret of a deleted key", err, sandbox.NotFound)
@@ -140,7 +140,7 @@ func onceBegins(t *testing.T, st sandbox.Store) {
 	if there := beginOnce(t, st, second, time.Time{}, false); !reflect.DeepEqual(there, o) {
 		t.Errorf("there is %+v, want %+v", there, o)
 	}
-	must(t, st.DropOnce(t.Context(), o)) // only what has no answer
+	must(t, st.DropOnce(t.Context(), o)) // removes only those without an answer
 	beginOnce(t, st, second, time.Time{}, false)
 	beginOnce(t, st, sampleOnce("other"), time.Time{}, true)
 	must(t, st.DropOnce(t.Context(), sandbox.Once{Tenant: "other", Key: "a", Holder: "somebody else"}))
@@ -158,7 +158,7 @@ func onceTakeover(t *testing.T, st sandbox.Store) {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status = 201
-	must(t, st.FinishOnce(t.Context(), o)) // from the dead: it changes nothing
+	must(t, st.FinishOnce(t.Context(), o)) // from a former Holder: no effect
 	other := next
 	other.Request = sandbox.KeyHash{8}
 	other.Holder = "third"
@@ -182,7 +182,7 @@ func onceLetGo(t *testing.T, st sandbox.Store) {
 	}
 	o.Status = 201
 	must(t, st.FinishOnce(t.Context(), o))
-	must(t, st.LetGoOnce(t.Context(), o)) // only what has no answer
+	must(t, st.LetGoOnce(t.Context(), o)) // releases only those without an answer
 	beginOnce(t, st, next, time.Time{}, false)
 }
 

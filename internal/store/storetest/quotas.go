@@ -53,7 +53,7 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 		"cpus":    {CPUs: 3},
 		"memory":  {MemoryBytes: 1 << 30},
 		"disk":    {DiskBytes: 9 << 30},
-		"creates": {CreatesPerMinute: 3}, // also the one that has ended
+		"creates": {CreatesPerMinute: 3}, // counts the ended one too
 	} {
 		must(t, st.SetQuota(t.Context(), "t", &q))
 		_, err := st.InsertSandbox(t.Context(), sample("t"))
@@ -64,7 +64,7 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 	}
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{CreatesPerMinute: 4}))
 	last.State, last.Ended = sandbox.Ended, &sandbox.Certificate{Cause: sandbox.CauseRefused, At: epoch}
-	update(t, st, last) // it counts no longer, as one that ended otherwise does
+	update(t, st, last) // it no longer counts, unlike other ended ones
 	insert(t, st, sample("t"))
 	insert(t, st, sample("t"))
 	_, err = st.InsertSandbox(t.Context(), sample("t"))
@@ -95,7 +95,7 @@ func quotaSnapshots(t *testing.T, st sandbox.Store) {
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{SnapshotBytes: 4*each - 1}))
 	next := snapshot("t", "i2")
 	next.State, next.Bytes = sandbox.SnapshotSaving, 0
-	next = insertSnapshot(t, st, next) // there is room, how big it is nobody knows
+	next = insertSnapshot(t, st, next) // admitted: its size is not known yet
 	next.State, next.Bytes = sandbox.SnapshotReady, each
 	_, err = st.UpdateSnapshot(t.Context(), next)
 	want(t, "one that is too big", err, sandbox.Exhausted)
@@ -105,7 +105,7 @@ func quotaSnapshots(t *testing.T, st sandbox.Store) {
 	next.Bytes--
 	next, err = st.UpdateSnapshot(t.Context(), next)
 	must(t, err)
-	next.Name = "named" // it is counted already
+	next.Name = "named" // it counts already
 	if _, err = st.UpdateSnapshot(t.Context(), next); err != nil {
 		t.Error(err)
 	}
@@ -125,8 +125,8 @@ func quotaSnapshots(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// Of a hundred snapshots that are saved at once exactly as many become ready as
-// there is room for, and none more after those that are deleted.
+// Of a hundred Snapshots saved concurrently, exactly as many become ready as the quota
+// allows, and then exactly as many more as are deleted.
 func quotaSnapshotRace(t *testing.T, st sandbox.Store) {
 	const room, callers, each = 37, 100, 1000
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{SnapshotBytes: (room+1)*each - 1}))
@@ -169,7 +169,7 @@ func quotaSnapshotRace(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// Of a hundred at once exactly as many get in as there is room for.
+// Of a hundred concurrent inserts, exactly as many succeed as the quota allows.
 func quotaRace(t *testing.T, st sandbox.Store) {
 	const room, callers = 37, 100
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{Sandboxes: room}))

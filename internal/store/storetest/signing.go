@@ -14,7 +14,7 @@ func signingKeys(t *testing.T, st sandbox.Store) {
 	if _, err := st.SigningKeyByID(ctx, "k00000000000000000000"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("an absent key: %v", err)
 	}
-	// Of keys that are offered at once, one becomes the key.
+	// Of several keys offered concurrently, one becomes the key.
 	kept := make([]sandbox.SigningKey, 8)
 	var wg sync.WaitGroup
 	for i := range kept {

@@ -33,7 +33,7 @@ func insertSnapshot(t *testing.T, st sandbox.Store, s sandbox.Snapshot) sandbox.
 	return got
 }
 
-// standing adds a Sandbox in state that refers to a Snapshot.
+// standing adds a Sandbox in a State that refers to a Snapshot.
 func standing(t *testing.T, st sandbox.Store, state sandbox.State, id string) sandbox.Sandbox {
 	t.Helper()
 	sb := sample("t")
@@ -212,7 +212,7 @@ func snapshotLists(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// Layers are in their own list alone, and are nobody's affair but builds'.
+// Layers are only in their own list, and only builds use them.
 func snapshotLayers(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
 	plain, layer := snapshot("t", "i1"), snapshot("t", "i1")
@@ -238,7 +238,7 @@ func snapshotLayers(t *testing.T, st sandbox.Store) {
 	want(t, "an image that only a layer stands on", err, sandbox.NotFound)
 }
 
-// Who may let a Snapshot go, by the Sandbox that refers to it.
+// Whether a Snapshot can be retired, by the Sandbox that refers to it.
 func snapshotUses(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
 	for _, tt := range []struct {
@@ -267,7 +267,7 @@ func snapshotUses(t *testing.T, st sandbox.Store) {
 			t.Errorf("%s: retired: %v", tt.state, err)
 		}
 	}
-	// A deletion goes on whoever refers to it.
+	// A Snapshot being deleted can be retired again, whatever refers to it.
 	deleting := insertSnapshot(t, st, snapshot("t", "i1"))
 	standing(t, st, sandbox.Running, deleting.ID)
 	for _, loose := range []bool{false, true} {
@@ -305,7 +305,7 @@ func snapshotsNeeded(t *testing.T, st sandbox.Store) {
 		t.Fatal(err)
 	}
 	sb.User = "other"
-	sb = update(t, st, sb) // it runs without
+	sb = update(t, st, sb) // it runs without its Snapshot
 	sb.State = sandbox.Resuming
 	_, err := st.UpdateSandbox(ctx, sb)
 	want(t, "resuming from what was retired", err, sandbox.Conflict)

@@ -27,7 +27,7 @@ func checkWrite(t *testing.T, s sandbox.Store) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = s.CheckWrite(ended) // whoever asked is gone
+	_ = s.CheckWrite(ended) // the caller has left
 	if err := s.CheckWrite(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -39,8 +39,8 @@ type check struct {
 	check func(*testing.T, sandbox.Store)
 }
 
-// Run checks the Store contract. open returns an empty Store and registers its
-// own cleanup; Run calls it once a case, so no case sees another's leavings.
+// Run checks the Store contract. open returns an empty Store and registers its own
+// cleanup; Run calls it once per case, so that cases are independent.
 func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 	for _, c := range slices.Concat(sandboxCases, snapshotCases, keyCases, requestCases, tenantCases, logCases) {
 		t.Run(c.name, func(t *testing.T) { c.check(t, open(t)) })
@@ -444,7 +444,7 @@ func paging(t *testing.T, st sandbox.Store) {
 		}
 	}
 	slices.Reverse(ids)
-	// What is added while somebody pages is newer and so not on later pages.
+	// Records added while a client pages are newer, and so not on later pages.
 	page, err := st.ListSandboxes(t.Context(), "t", sandbox.ListQuery{Limit: 6})
 	if err != nil {
 		t.Fatal(err)
@@ -650,7 +650,7 @@ func concurrency(t *testing.T, st sandbox.Store) {
 		wg.Go(func() {
 			for i := range each {
 				sb := sample("t")
-				sb.Name = fmt.Sprintf("n%d-%d", c/2, i) // every name is wanted twice
+				sb.Name = fmt.Sprintf("n%d-%d", c/2, i) // two callers want each name
 				sb, err := st.InsertSandbox(context.Background(), sb)
 				if errors.Is(err, sandbox.Conflict) {
 					continue

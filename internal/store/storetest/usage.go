@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// usageOf is what a Tenant used, all of it in one row.
+// usageOf is a Tenant's usage in one row.
 func usageOf(t *testing.T, st sandbox.Store, q sandbox.UsageQuery) sandbox.UsageAmount {
 	t.Helper()
 	q.From, q.To = sandbox.DayOf(epoch)-10, sandbox.DayOf(epoch)+10
@@ -47,8 +47,7 @@ func becomes(t *testing.T, st sandbox.Store, sb sandbox.Sandbox, state sandbox.S
 	return sb
 }
 
-// Of what a Boot carried each byte is counted once, and what began anew from its
-// beginning.
+// Each byte of a Boot's traffic is counted once, also after its count restarts.
 func trafficCounts(t *testing.T, st sandbox.Store) {
 	boot := func(id string, tenant sandbox.TenantID, sent, received int64) sandbox.BootTraffic {
 		ref := sandbox.BootRef{BootID: id, SandboxID: "i" + id, Tenant: tenant}
@@ -72,7 +71,7 @@ func trafficCounts(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// What a Sandbox is charged for begins, changes and ends with its record.
+// A Sandbox's charges begin, change and end with its record.
 func usageCounts(t *testing.T, st sandbox.Store) {
 	sb := sample("t")
 	sb.CheckpointEvery = 0
@@ -82,11 +81,11 @@ func usageCounts(t *testing.T, st sandbox.Store) {
 
 	at := epoch
 	sb = becomes(t, st, sb, sandbox.Running, at)
-	sb = becomes(t, st, sb, sandbox.Pausing, at.Add(10*time.Second)) // it holds what it has
+	sb = becomes(t, st, sb, sandbox.Pausing, at.Add(10*time.Second)) // still charged
 	sb = becomes(t, st, sb, sandbox.Running, at.Add(20*time.Second))
 	sameAmount(t, "one that runs", usageOf(t, st, sandbox.UsageQuery{}), sandbox.UsageAmount{})
 	must(t, st.CountUsage(t.Context(), []string{sb.ID, sandbox.NewSandboxID()}, at.Add(30*time.Second)))
-	must(t, st.CountUsage(t.Context(), []string{sb.ID}, at.Add(25*time.Second))) // told late
+	must(t, st.CountUsage(t.Context(), []string{sb.ID}, at.Add(25*time.Second))) // reported late
 	sum := rate.Over(30 * time.Second)
 	sameAmount(t, "counted on the way", usageOf(t, st, sandbox.UsageQuery{Tenant: "t"}), sum)
 
@@ -116,7 +115,7 @@ func usageCounts(t *testing.T, st sandbox.Store) {
 	sameAmount(t, "of others", usageOf(t, st, sandbox.UsageQuery{Tenant: "other"}), sandbox.UsageAmount{})
 	sameAmount(t, "of another sandbox", usageOf(t, st, sandbox.UsageQuery{Sandbox: sandbox.NewSandboxID()}), sandbox.UsageAmount{})
 
-	// A write that loses its race counts for nothing.
+	// A write that loses its race counts nothing.
 	sb.State, sb.MeteredAt = sandbox.Running, at
 	_, err = st.UpdateSandbox(t.Context(), sb)
 	want(t, "an old version", err, sandbox.Conflict)
@@ -125,7 +124,7 @@ func usageCounts(t *testing.T, st sandbox.Store) {
 	sameAmount(t, "all that was counted", st.CountedUsage(), sum)
 }
 
-// Sums are told apart by day, Tenant and Sandbox, page by page.
+// Sums are grouped by day, Tenant and Sandbox, page by page.
 func usageGroups(t *testing.T, st sandbox.Store) {
 	midnight := (sandbox.DayOf(epoch) + 1).Start()
 	var ids []string

@@ -222,7 +222,7 @@ func userOwners(t *testing.T, st sandbox.Store) {
 	a.Name = "another"
 	a, err = st.UpdateUser(t.Context(), a, true)
 	must(t, err)
-	// By what their token says they own as well.
+	// An owner only by their token counts too.
 	must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: "c", Said: sandbox.RoleOwner, State: sandbox.UserActive, CreatedAt: epoch, SeenAt: epoch}}))
 	a.Given = sandbox.RoleAdmin
 	a, err = st.UpdateUser(t.Context(), a, true)
@@ -274,7 +274,7 @@ func userLimit(t *testing.T, st sandbox.Store) {
 	var all []sandbox.User
 	for i := range sandbox.MaxUsers {
 		state := sandbox.UserActive
-		if i == 0 || i > 2 { // who may be forgotten are 1 and 2
+		if i == 0 || i > 2 { // only 1 and 2 may be forgotten
 			state = sandbox.UserSuspended
 		}
 		all = append(all, seen(i, state))

@@ -80,8 +80,8 @@ func volumeTenants(t *testing.T, st sandbox.Store) {
 	want(t, "a sandbox with another tenant's volume", err, sandbox.Conflict)
 }
 
-// A Volume stays while a Sandbox has it that has not ended, and such a Sandbox
-// needs one that is ready.
+// A Volume stays while a Sandbox that has not ended mounts it, and such a Sandbox needs a
+// ready Volume.
 func volumeUses(t *testing.T, st sandbox.Store) {
 	v, w := insertVolume(t, st, sampleVolume("t", "a")), insertVolume(t, st, sampleVolume("t", "b"))
 	uses := func(want int) {
@@ -110,7 +110,7 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	end(t, st, second, epoch)
 	snap := snapshot("t", "i1")
 	snap.Volumes = mounts
-	insertSnapshot(t, st, snap) // which holds none
+	insertSnapshot(t, st, snap) // it is no use of its volumes
 	if got, err := st.SnapshotByID(t.Context(), snap.ID); err != nil || !slices.Equal(got.Volumes, mounts) {
 		t.Errorf("the snapshot has %+v, %v", got.Volumes, err)
 	}
@@ -120,8 +120,7 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	want(t, "a sandbox with a volume that is being deleted", err, sandbox.Conflict)
 }
 
-// Of Sandboxes that begin to use a Volume while it is deleted all or none get
-// in.
+// Of Sandboxes that start to use a Volume during its deletion, all or none succeed.
 func volumeRace(t *testing.T, st sandbox.Store) {
 	for range 20 {
 		v := insertVolume(t, st, sampleVolume("t", "a"))
@@ -156,8 +155,8 @@ func volumeLimit(t *testing.T, st sandbox.Store) {
 	insertVolume(t, st, sampleVolume("other", "more"))
 }
 
-// Of a hundred at once exactly as many get in as there is room for, by count and
-// by bytes.
+// Of a hundred concurrent inserts, exactly as many succeed as the quota allows, by count
+// and by bytes.
 func quotaVolumes(t *testing.T, st sandbox.Store) {
 	const room, callers = 37, 100
 	size := sampleVolume("t", "").MaxBytes

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// hooked makes the Webhooks that are told of all, and returns their IDs.
+// hooked makes Webhooks for all events, with these IDs.
 func hooked(t *testing.T, st sandbox.Store, ids ...string) {
 	t.Helper()
 	var all []sandbox.Webhook
@@ -20,10 +20,10 @@ func hooked(t *testing.T, st sandbox.Store, ids ...string) {
 	must(t, st.SetWebhooks(t.Context(), all, epoch.Add(-24*time.Hour*365*20)))
 }
 
-// later is when all that waits is due.
+// later is a time when all queued Deliveries are due.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
-// waits are the Deliveries that wait for a Webhook.
+// waits are the queued Deliveries of a Webhook.
 func waits(t *testing.T, st sandbox.Store, id string) []sandbox.Delivery {
 	t.Helper()
 	all, err := st.DueDeliveries(t.Context(), id, later(), 2*sandbox.MaxWaiting)
@@ -38,7 +38,7 @@ func waits(t *testing.T, st sandbox.Store, id string) []sandbox.Delivery {
 	return all
 }
 
-// kindsOf are what Deliveries tell of, and why.
+// kindsOf are the kinds and reasons of Deliveries.
 func kindsOf(all []sandbox.Delivery) string {
 	var out []string
 	for _, d := range all {
@@ -51,7 +51,7 @@ func kindsOf(all []sandbox.Delivery) string {
 	return strings.Join(out, " ")
 }
 
-// stateHook returns the Webhook of an ID.
+// stateHook returns the Webhook with an ID.
 func stateHook(t *testing.T, st sandbox.Store, id string) sandbox.Webhook {
 	t.Helper()
 	all, err := st.Webhooks(t.Context())
@@ -63,9 +63,9 @@ func stateHook(t *testing.T, st sandbox.Store, id string) sandbox.Webhook {
 	return all[i]
 }
 
-// What a Sandbox goes through is told with its record, and nothing else.
+// The changes of a Sandbox are reported with its record, and nothing else is.
 func lifeIsTold(t *testing.T, st sandbox.Store) {
-	silent := becomes(t, st, insert(t, st, sample("t")), sandbox.Running, epoch) // nobody listens yet
+	silent := becomes(t, st, insert(t, st, sample("t")), sandbox.Running, epoch) // no webhook yet
 	must(t, st.SetWebhooks(t.Context(), []sandbox.Webhook{
 		{ID: "all", Kinds: sandbox.EventKinds()}, {ID: "ends", Kinds: []sandbox.EventKind{sandbox.EventSandboxEnded}},
 	}, time.Now()))
@@ -119,8 +119,7 @@ func lifeIsTold(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// Snapshots are told of as long as a Tenant keeps them, and what starts from one is a
-// fork.
+// Snapshots are reported while a Tenant keeps them, and a start from one is a fork.
 func snapshotsAreTold(t *testing.T, st sandbox.Store) {
 	hooked(t, st, "w")
 	ready := func(s sandbox.Snapshot) sandbox.Snapshot {
@@ -142,12 +141,12 @@ func snapshotsAreTold(t *testing.T, st sandbox.Store) {
 	origin := insert(t, st, sample("t"))
 	taken := ready(make(func(s *sandbox.Snapshot) { s.SandboxID = origin.ID }))
 	taken.UsedAt = epoch
-	taken, err := st.UpdateSnapshot(t.Context(), taken) // no news
+	taken, err := st.UpdateSnapshot(t.Context(), taken) // nothing changed
 	must(t, err)
 	loose := ready(make(func(s *sandbox.Snapshot) { s.Kept = false }))                 // of a pause
 	layer := ready(make(func(s *sandbox.Snapshot) { s.Layer = "l" }))                  // of a build
-	must(t, st.RetireSnapshot(t.Context(), make(func(*sandbox.Snapshot) {}).ID, true)) // never there
-	imported := ready(make(func(*sandbox.Snapshot) {}))                                // of a Sandbox that is elsewhere
+	must(t, st.RetireSnapshot(t.Context(), make(func(*sandbox.Snapshot) {}).ID, true)) // was never ready
+	imported := ready(make(func(*sandbox.Snapshot) {}))                                // of a Sandbox that is not stored here
 	foreign := insert(t, st, sample("other"))
 	claimed := ready(make(func(s *sandbox.Snapshot) { s.SandboxID = foreign.ID }))
 	let := ready(make(func(s *sandbox.Snapshot) { s.Name = "old" }))
@@ -192,8 +191,8 @@ func snapshotsAreTold(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// Equal Events are one until it is tried, one with an ID is told once, and none is
-// about what was before its Webhook.
+// Equal Events are merged until the first try, an Event with an ID is sent once, and
+// Events from before its Webhook are dropped.
 func eventsGather(t *testing.T, st sandbox.Store) {
 	hooked(t, st, "w")
 	ctx := t.Context()
@@ -207,10 +206,10 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 	if len(all) != 2 || all[0].Event.Count != 4 || all[1].Event.Count != 1 || all[0].Event.Tenant != "t" {
 		t.Fatalf("%+v wait", all)
 	}
-	// While the first is under way another comes.
+	// Another one comes during the delivery of the first.
 	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second))
 	must(t, st.EndDelivery(ctx, all[0], true))
-	must(t, st.EndDelivery(ctx, all[0], true)) // twice is once
+	must(t, st.EndDelivery(ctx, all[0], true)) // idempotent
 	rest := waits(t, st, "w")
 	if len(rest) != 2 || rest[0].Event.Count+rest[1].Event.Count != 3 || rest[0].Event.ID == all[0].Event.ID || rest[1].Event.ID == all[0].Event.ID {
 		t.Fatalf("%+v are left", rest)
@@ -219,7 +218,7 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 	first := rest[i]
 	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second))
 	must(t, st.RetryDelivery(ctx, first, time.Now().Add(30*time.Minute)))
-	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second)) // what was tried does not change
+	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second)) // a tried one does not change
 	var counts []int64
 	for _, d := range waits(t, st, "w") {
 		if d.Event.Tenant != "t" {
@@ -255,13 +254,14 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 			must(t, st.EndDelivery(ctx, d, true))
 		}
 	}
-	must(t, st.TellEvents(ctx, []sandbox.Event{once}, 0)) // it was delivered
+	must(t, st.TellEvents(ctx, []sandbox.Event{once}, 0)) // it was delivered already
 	if all := waits(t, st, "w"); len(all) != 3 {
 		t.Errorf("%s wait", kindsOf(all))
 	}
 }
 
-// What is too much goes, the oldest first, and is counted; what was told says so once.
+// Events beyond the limits are dropped, the oldest first, and counted; the next delivery
+// reports the count once.
 func eventsAreBounded(t *testing.T, st sandbox.Store) {
 	hooked(t, st, "w", "other")
 	ctx := t.Context()
@@ -297,12 +297,12 @@ func eventsAreBounded(t *testing.T, st sandbox.Store) {
 	if len(all) != 15 || all[14].Event.Sandbox != "i16" || stateHook(t, st, "w").Waiting != 15 {
 		t.Errorf("%d wait beside too many bytes", len(all))
 	}
-	// Each has its own.
+	// Each Webhook has its own limit.
 	must(t, st.EndDelivery(ctx, waits(t, st, "other")[0], true))
 	if got := len(waits(t, st, "w")); got != 15 {
 		t.Errorf("%d wait", got)
 	}
-	// One that is gone leaves nothing, and one that stays what waits for it.
+	// A removed Webhook leaves nothing; a kept one keeps its queue.
 	must(t, st.SetWebhooks(ctx, []sandbox.Webhook{{ID: "w", Kinds: []sandbox.EventKind{sandbox.EventLimitKill}}}, time.Now()))
 	if got := len(waits(t, st, "other")); got != 0 {
 		t.Errorf("%d wait for nobody", got)
@@ -313,7 +313,7 @@ func eventsAreBounded(t *testing.T, st sandbox.Store) {
 	}
 }
 
-// However many write, none is lost.
+// Concurrent writers lose no event.
 func eventsAtOnce(t *testing.T, st sandbox.Store) {
 	hooked(t, st, "w")
 	const callers, each = 8, 25

@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )
 
-// empty is the file of a store that holds nothing: to make one for each of hundreds
-// of tests takes longer than all else.
+// empty is the file of an empty store: making one in each of hundreds of tests takes
+// longer than all else.
 var empty = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "empty")
 	if err != nil {
@@ -30,13 +30,13 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(file)
 })
 
-// Open returns a Store that holds nothing, and goes with the test.
+// Open returns an empty Store that is closed with the test.
 func Open(t testing.TB) *sqlite.Store {
 	t.Helper()
 	return OpenAt(t, filepath.Join(t.TempDir(), "db"))
 }
 
-// Make makes the file of a Store that holds nothing. There must be none of this name.
+// Make makes the file of an empty Store. It must not exist.
 func Make(t testing.TB, file string) {
 	t.Helper()
 	content, err := empty()
@@ -51,7 +51,7 @@ func Make(t testing.TB, file string) {
 	}
 }
 
-// OpenAt is Open with a file of this name, which must not exist.
+// OpenAt is Open with this file, which must not exist.
 func OpenAt(t testing.TB, file string) *sqlite.Store {
 	t.Helper()
 	Make(t, file)
@@ -59,6 +59,6 @@ func OpenAt(t testing.TB, file string) *sqlite.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = st.Close() }) // again, if the test has
+	t.Cleanup(func() { _ = st.Close() }) // again, if the test has closed it
 	return st
 }
