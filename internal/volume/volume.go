@@ -1,11 +1,10 @@
-// Package volume holds the words of the conversation about the files of Volumes,
-// between the volume server inside a Boot and its Node: what may be asked, how it
-// is framed, and the bounds of both. It is carried over one TCP connection, which
-// the Node opens, to sandbox.VolumePort of the Boot.
+// Package volume is the protocol for the files of Volumes, between the volume server
+// inside a Boot and its Node: requests, framing, and the bounds of both. It runs over one
+// TCP connection, which the Node opens, to sandbox.VolumePort of the Boot.
 //
-// A file is named by its number in its Volume, which it has for life and which no
-// other ever has; never by a path. So neither end keeps what must survive: a Boot
-// that was saved goes on with another Node process, and the other way round.
+// A file is identified by its number in its Volume, never by a path. The number is
+// permanent and never reused. So neither end has state that must survive: a saved Boot
+// continues with another Node process, and the other way round.
 package volume
 
 import (
@@ -21,71 +20,72 @@ import (
 )
 
 const (
-	// Version of the conversation. The end in the Boot says it first.
+	// Version of the protocol. The Boot's end sends it first.
 	Version = 1
 	// MaxData bounds the bytes of one read or write, and of a part of a listing.
 	MaxData = 256 << 10
-	// MaxName bounds the name of a file, and MaxTarget what a symbolic link says.
+	// MaxName bounds the name of a file, and MaxTarget the target of a symbolic link, in
+	// bytes.
 	MaxName   = 255
 	MaxTarget = 4095
-	// Parallel is how many requests of one connection are carried out at a time.
+	// Parallel is how many requests of one connection run at a time.
 	Parallel = 8
-	// LeaseTime is how long nobody else changes the bytes of a file that came with
-	// OpOpen, from when it was asked for. Changes of others wait, or until OpRelease.
+	// LeaseTime is how long, from the OpOpen request, no other Boot changes the bytes of a
+	// leased file. Others' changes wait for it, or for OpRelease.
 	LeaseTime = 8 * time.Millisecond
 	// RootNode is the number of a Volume's root folder.
 	RootNode = 1
 )
 
-// Server is the Node's end of the conversation: it answers one Boot about the Volumes
-// that the Boot is bound with, and about no others.
+// Server is the Node's end of the protocol: it serves one Boot the Volumes that it is
+// bound with, and no others.
 type Server interface {
-	// Serve answers what comes over a connection to the Boot, until that or ctx ends;
-	// then it has closed the connection. It serves one connection at a time. What the
-	// Boot had open stays open for the next one.
+	// Serve answers requests over a connection to the Boot, until that or ctx ends; it
+	// then closes the connection. It serves one connection at a time. The Boot's open
+	// files stay open for the next one.
 	Serve(ctx context.Context, conn net.Conn) error
-	// Close lets go of what the Boot has open. It is called when nothing is served.
+	// Close releases the Boot's open files. It is called when no connection is served.
 	Close()
 }
 
-// Op is what is asked for.
+// Op is an operation.
 type Op uint8
 
-// What may be asked. Each takes of a Request what its comment says, and Node
-// unless it says otherwise.
+// Operations. Each uses the fields of Request in its comment, and Node unless it says
+// otherwise.
 const (
 	OpHello    Op = iota + 1 // Size: Version; Data: the IDs of the Boot's Volumes, joined by spaces; no Node
 	OpLookup                 // Name in a folder
 	OpGetAttr                //
-	OpSetAttr                // Set, and Mode, UID, GID, Offset (the length), Accessed, Modified as it says
+	OpSetAttr                // Mode, UID, GID, Offset (the length), Accessed, Modified as Set selects
 	OpReadLink               // the answer's Data
 	OpSymlink                // Name in a folder; Data: the target; UID, GID
-	OpCreate                 // a regular file as Name in a folder; Mode, UID, GID; FlagExclusive, FlagHold
+	OpCreate                 // a regular file Name in a folder; Mode, UID, GID; FlagExclusive, FlagHold
 	OpMkdir                  // Name in a folder; Mode, UID, GID
 	OpUnlink                 // Name in a folder
 	OpRmdir                  // Name in a folder
 	OpRename                 // Name in a folder to Data in the folder Other; FlagExclusive
 	OpLink                   // Name in a folder becomes another name of Other
-	OpHold                   // the file stays while it is held, though it loses its last name
-	OpRelease                // takes back one OpHold; Other: the promise of OpOpen that it gives back, or none
+	OpHold                   // the file exists while it is held, even without a name
+	OpRelease                // undoes one OpHold; Other: the lease of OpOpen to release, or 0
 	OpRead                   // Size bytes at Offset
 	OpWrite                  // Data at Offset; FlagAppend: at the end
-	OpSync                   // to the disk
-	OpList                   // a folder's names after Name, in order; the answer's Data, see AppendEntry, and Count: 1 when there are more
+	OpSync                   // flushes to the disk
+	OpList                   // a folder's names after Name, in order; the answer's Data, see AppendEntry, and Count: 1 if there are more
 	OpStatFS                 // the answer's Count: bytes in all; Free: bytes free; Files: free files; no Node
-	OpAllocate               // the file has at least Offset bytes, and the Volume room for them
-	OpOpen                   // OpHold; and a file of at most Size bytes comes with it if it can be promised for LeaseTime: the answer's Count is the promise's number, or 0; Data and Attr
+	OpAllocate               // the file gets at least Offset bytes, and the Volume has room for them
+	OpOpen                   // OpHold; also returns a file of at most Size bytes if it gets a lease for LeaseTime: the answer's Count is the lease's number, or 0; Data and Attr
 	lastOp     = OpOpen
 )
 
 // Flags of a Request.
 const (
-	FlagExclusive uint32 = 1 << iota // what is there already is an error
+	FlagExclusive uint32 = 1 << iota // an existing entry is an error
 	FlagAppend
-	FlagHold // as by OpHold
+	FlagHold // as OpHold does
 )
 
-// What OpSetAttr sets.
+// Set bits of OpSetAttr.
 const (
 	SetMode uint32 = 1 << iota
 	SetUID
@@ -97,7 +97,7 @@ const (
 	SetModifiedNow
 )
 
-// Changes reports whether op does something that must not be done twice.
+// Changes reports whether op must not run twice.
 func (op Op) Changes() bool {
 	switch op {
 	case OpSetAttr, OpSymlink, OpCreate, OpMkdir, OpUnlink, OpRmdir, OpRename, OpLink, OpHold, OpRelease, OpWrite, OpAllocate, OpOpen:
@@ -108,9 +108,9 @@ func (op Op) Changes() bool {
 
 // Request asks for one operation on a mounted Volume.
 type Request struct {
-	Tag                uint64 // its answer has the same; a repeat of it too
+	Tag                uint64 // repeated in the answer; a retry has the same
 	Op                 Op
-	Mount              uint8 // which Volume, by its place in OpHello
+	Mount              uint8 // index of the Volume in OpHello
 	Node, Other        uint64
 	Offset             int64
 	Size, Flags, Set   uint32
@@ -120,20 +120,20 @@ type Request struct {
 	Data               []byte
 }
 
-// Attr is what is known of a file.
+// Attr is the attributes of a file.
 type Attr struct {
 	Node                        uint64
-	Mode                        uint32 // with its type, as stat(2) has it
+	Mode                        uint32 // with the type, as in stat(2)
 	UID, GID, Links             uint32
 	Size, Blocks                int64 // bytes; units of 512 bytes
 	Accessed, Modified, Changed int64 // nanoseconds since 1970
 }
 
-// Answer is the end of a Request.
+// Answer answers a Request.
 type Answer struct {
 	Tag                uint64
-	Err                syscall.Errno // 0: it was done
-	Attr               Attr          // of the file in question, where there is one
+	Err                syscall.Errno // 0: success
+	Attr               Attr          // of the file, if there is one
 	Count, Free, Files int64
 	Data               []byte
 }
@@ -142,19 +142,19 @@ const (
 	requestHead = 8 + 1 + 1 + 8 + 8 + 8 + 4*6 + 8 + 8 + 2
 	answerHead  = 8 + 4 + attrBytes + 8*3
 	attrBytes   = 8 + 4*4 + 8*5
-	// Longest is how many bytes a frame has at most, without its length.
+	// Longest is the maximum size of a frame, without its length prefix.
 	Longest = requestHead + MaxName + MaxData
 )
 
-// errFrame says that what came is no frame of this protocol.
+// errFrame reports an invalid frame of this protocol.
 var errFrame = errors.New("this is no frame of the volume protocol")
 
 var order = binary.LittleEndian
 
-// RequestBytes is how long the frame of a request is.
+// RequestBytes is the size of a request's frame.
 func RequestBytes(r *Request) int { return 4 + requestHead + len(r.Name) + len(r.Data) }
 
-// AppendRequest appends a frame. Name and Data are within their bounds.
+// AppendRequest appends a frame. The caller checks the bounds of Name and Data.
 func AppendRequest(b []byte, r *Request) []byte {
 	b = order.AppendUint32(b, uint32(requestHead+len(r.Name)+len(r.Data)))
 	b = order.AppendUint64(b, r.Tag)
@@ -172,7 +172,7 @@ func AppendRequest(b []byte, r *Request) []byte {
 	return append(b, r.Data...)
 }
 
-// DecodeRequest reads a frame without its length. The Data is the frame's.
+// DecodeRequest decodes a frame without its length prefix. Data aliases the frame.
 func DecodeRequest(frame []byte) (r Request, err error) {
 	if len(frame) < requestHead || len(frame) > Longest {
 		return r, errFrame
@@ -197,7 +197,7 @@ func DecodeRequest(frame []byte) (r Request, err error) {
 	return r, nil
 }
 
-// AppendAnswer appends a frame. Data is within its bound.
+// AppendAnswer appends a frame. The caller checks the bound of Data.
 func AppendAnswer(b []byte, a *Answer) []byte {
 	b = order.AppendUint32(b, uint32(answerHead+len(a.Data)))
 	b = order.AppendUint64(b, a.Tag)
@@ -212,10 +212,10 @@ func AppendAnswer(b []byte, a *Answer) []byte {
 	return append(b, a.Data...)
 }
 
-// AnswerBytes is how many bytes of an answer's frame come before its Data.
+// AnswerBytes is the size of an answer's frame before its Data.
 const AnswerBytes = 4 + answerHead
 
-// FrameAnswer makes a frame in b, where the answer's Data is at AnswerBytes already.
+// FrameAnswer makes a frame in b, which already holds the answer's Data at AnswerBytes.
 func FrameAnswer(b []byte, a *Answer) []byte {
 	n := len(a.Data)
 	head := *a
@@ -225,8 +225,8 @@ func FrameAnswer(b []byte, a *Answer) []byte {
 	return b[:AnswerBytes+n]
 }
 
-// ReadAnswer reads the frame of an answer. Its Data goes to where into says for its
-// tag; to memory of its own when that or into is nil. One that does not fit is an error.
+// ReadAnswer reads an answer's frame. Its Data goes to the buffer that into returns for
+// its tag, or to a new one if that or into is nil. Data that does not fit is an error.
 func ReadAnswer(r *bufio.Reader, into func(tag uint64) []byte) (Answer, error) {
 	var buf [AnswerBytes]byte
 	if _, err := io.ReadFull(r, buf[:]); err != nil {
@@ -268,8 +268,8 @@ func decodeAnswerHead(frame []byte) (a Answer) {
 	return a
 }
 
-// ReadFrame reads a frame into buf if it fits there, and returns it without its
-// length. It reads nothing of one that is too long.
+// ReadFrame reads a frame into buf if it fits, or a new buffer, and returns it without
+// its length prefix. It reads nothing of a frame that is too long.
 func ReadFrame(r *bufio.Reader, buf []byte) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -299,8 +299,7 @@ type Entry struct {
 
 const entryHead = 8 + 1 + 2
 
-// AppendEntry appends an entry to the Data of a listing; false when it would have
-// more than MaxData with it.
+// AppendEntry appends an entry to the Data of a listing; false: it would exceed MaxData.
 func AppendEntry(b []byte, e Entry) ([]byte, bool) {
 	if len(b)+entryHead+len(e.Name) > MaxData {
 		return b, false
@@ -330,7 +329,7 @@ func DecodeEntries(b []byte) ([]Entry, error) {
 	return all, nil
 }
 
-// decoder reads what is known to be there.
+// decoder reads a frame whose length was checked.
 type decoder struct{ rest []byte }
 
 func (d *decoder) u8() uint8 {

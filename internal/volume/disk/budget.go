@@ -8,34 +8,35 @@ import (
 )
 
 const (
-	// maxLarge is how many large buffers all Boots of one Tenant have at a time: 8 MiB. A
-	// Boot that asks for much and reads no answer keeps eight for half a minute.
+	// maxLarge is how many large buffers all Boots of one Tenant hold at a time: 8 MiB. A
+	// Boot that requests much and reads no answers holds eight for half a minute.
 	maxLarge = 32
-	// maxLargeAll is how many there are of all Tenants: 64 MiB.
+	// maxLargeAll is the same for all Tenants together: 64 MiB.
 	maxLargeAll = 256
-	// largeShare: a Tenant that has some gets another one while it has fewer than this
-	// part of those that are free.
+	// largeShare: a Tenant that holds some gets another one only while it holds fewer
+	// than 1/largeShare of the free ones.
 	largeShare = 4
 )
 
-// budgets bounds the memory that Boots take here, of each Tenant and of all. The more
-// flood, the less each gets, and some are left for who comes: of n that give back and
-// take again each has 1/(n+largeShare) of all. The zero value is ready.
+// budgets bounds the buffer memory of Boots, per Tenant and in all. The more Tenants
+// compete, the less each gets, and some buffers stay free for new ones: of n Tenants that
+// constantly release and retake, each holds 1/(n+largeShare) of all. The zero value is
+// ready.
 type budgets struct {
 	mu   sync.Mutex
 	of   map[sandbox.TenantID]*budget
-	held int       // large buffers, by all
-	line []*budget // of Tenants that wait, in the order of their turns
+	held int       // large buffers, by all Tenants
+	line []*budget // waiting Tenants, in the order of their turns
 }
 
-// budget is what a Tenant has. It is guarded by budgets.mu.
+// budget is a Tenant's use. It is guarded by budgets.mu.
 type budget struct {
 	boots   int
 	held    int             // large buffers
-	waiting []chan struct{} // closed when one is theirs
+	waiting []chan struct{} // closed when its waiter has a buffer
 }
 
-// use returns a Tenant's budget for another Boot, until leave.
+// use returns a Tenant's budget for one more Boot, until leave.
 func (b *budgets) use(tenant sandbox.TenantID) *budget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +62,7 @@ func (b *budgets) leave(tenant sandbox.TenantID) {
 	}
 }
 
-// take waits until a Tenant may have another large buffer, until giveBack.
+// take waits until a Tenant may hold another large buffer, until giveBack.
 func (b *budgets) take(its *budget) {
 	b.mu.Lock()
 	if len(its.waiting) == 0 && b.open(its) {
@@ -78,19 +79,19 @@ func (b *budgets) take(its *budget) {
 	<-turn
 }
 
-// open reports whether a Tenant may have another one now. b.mu is held.
+// open reports whether a Tenant may take another buffer now. b.mu is held.
 func (b *budgets) open(its *budget) bool {
 	free := maxLargeAll - b.held
 	return free > 0 && its.held < min(maxLarge, max(1, free/largeShare))
 }
 
-// give counts another one. b.mu is held.
+// give counts another buffer of a Tenant. b.mu is held.
 func (b *budgets) give(its *budget) {
 	its.held++
 	b.held++
 }
 
-// giveBack passes a buffer of a Tenant on to those that wait.
+// giveBack returns a Tenant's buffer and serves the waiting Tenants.
 func (b *budgets) giveBack(its *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

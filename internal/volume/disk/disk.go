@@ -1,17 +1,14 @@
 // Package disk keeps the files of Volumes in a folder of this host.
 //
-// A Volume is a folder of its own with its objects side by side, each named by its
-// number: a file of the Volume is a file, a folder of it is a folder, in which each
-// entry is a symbolic link that says type and number of the object that it stands
-// for. So nothing here ever follows a path that somebody else chose: a name from a
-// guest is looked up in one folder, and what is found there is a number. Owner,
-// mode, number of names and a folder's parent are in an extended attribute of the
-// object, because this process may not change owners, and must not keep foreign
-// setuid bits on its host.
+// A Volume is a folder with its objects side by side, each named by its number. A file of
+// the Volume is a file. A folder is a folder whose entries are symbolic links with the
+// type and number of their objects. So no path that somebody else chose is ever followed
+// here: a guest's name is looked up in one folder, and yields a number. Owner, mode, link
+// count and a folder's parent are in an extended attribute of the object, because this
+// process may not change owners, and must not keep foreign setuid bits on its host.
 //
-// What a crash leaves half done is put right when a Volume is first used again: all
-// its entries are read then, objects that nobody names go, and what it holds is
-// counted.
+// A Volume is repaired after a crash when it is first used again: all its entries are
+// read, objects without a name are removed, and its use is counted.
 package disk
 
 import (
@@ -31,11 +28,11 @@ import (
 
 const (
 	volumesName = "kept"
-	madeName    = "made" // Volumes that are not whole yet
-	goneName    = "gone" // Volumes that were deleted, until their files are
+	madeName    = "made" // incomplete Volumes
+	goneName    = "gone" // deleted Volumes whose files still exist
 	specName    = "spec.json"
 	objectsName = "objects"
-	asideName   = "aside" // entries on their way to the place of others
+	asideName   = "aside" // entries about to replace others
 	maxSpec     = 64 << 10
 )
 
@@ -45,21 +42,21 @@ type Disk struct {
 	dir string
 
 	mu   sync.Mutex
-	open map[string]*Volume // those that were used since this process began
+	open map[string]*Volume // used since this process began
 	busy map[string]*sync.Mutex
 
 	budgets budgets
 }
 
-// spec is what stands beside the files of a Volume.
+// spec is the metadata file of a Volume.
 type spec struct {
 	Tenant   sandbox.TenantID `json:"tenant"`
 	MaxBytes int64            `json:"max_bytes"`
 }
 
-// Open returns the Disk in a folder, which is made when it is not there.
+// Open returns the Disk in a folder, which is made if missing.
 func Open(dir string) (*Disk, error) {
-	if err := os.RemoveAll(filepath.Join(dir, madeName)); err != nil { // what a crash left
+	if err := os.RemoveAll(filepath.Join(dir, madeName)); err != nil { // left by a crash
 		return nil, fmt.Errorf("clean the folder of volumes: %w", err)
 	}
 	for _, name := range []string{volumesName, madeName, goneName} {
@@ -70,7 +67,7 @@ func Open(dir string) (*Disk, error) {
 	return &Disk{dir: dir, open: map[string]*Volume{}, busy: map[string]*sync.Mutex{}}, nil
 }
 
-// checkAttributes returns Unsupported where owners cannot be kept.
+// checkAttributes returns Unsupported if the disk has no extended attributes for owners.
 func (d *Disk) checkAttributes() error {
 	err := unix.Setxattr(filepath.Join(d.dir, volumesName), attribute+".try", []byte("1"), 0)
 	switch {
@@ -82,7 +79,7 @@ func (d *Disk) checkAttributes() error {
 	return nil
 }
 
-// Clean removes the files of Volumes that were deleted, which a crash left.
+// Clean removes the files of deleted Volumes that a crash left.
 func (d *Disk) Clean(ctx context.Context) error {
 	gone := filepath.Join(d.dir, goneName)
 	left, err := os.ReadDir(gone)
@@ -102,8 +99,7 @@ func (d *Disk) Clean(ctx context.Context) error {
 
 func (d *Disk) path(id string) string { return filepath.Join(d.dir, volumesName, id) }
 
-// turn makes the caller the only one who opens, makes or deletes a Volume, until
-// done is called.
+// turn takes the exclusive right to open, make or delete a Volume, until done is called.
 func (d *Disk) turn(id string) (done func()) {
 	d.mu.Lock()
 	t := d.busy[id]
@@ -116,7 +112,7 @@ func (d *Disk) turn(id string) (done func()) {
 	return t.Unlock
 }
 
-// Create is VolumeFiles.CreateVolume.
+// Create implements VolumeFiles.CreateVolume.
 func (d *Disk) Create(s sandbox.VolumeSpec) error {
 	if !sandbox.ValidVolumeID(s.ID) {
 		return sandbox.Errorf(sandbox.Invalid, "the volume ID is not one")
@@ -151,7 +147,7 @@ func (d *Disk) Create(s sandbox.VolumeSpec) error {
 	return nil
 }
 
-// make makes an empty Volume aside and gives it its name once it is whole.
+// make makes an empty Volume aside and renames it once it is complete.
 func (d *Disk) make(s sandbox.VolumeSpec) (err error) {
 	aside := filepath.Join(d.dir, madeName, s.ID)
 	if err := os.RemoveAll(aside); err != nil {
@@ -201,7 +197,7 @@ func writeSpec(dir string, s sandbox.VolumeSpec) error {
 	return syncFolder(dir)
 }
 
-// full gives the error of a host's full disk its Code.
+// full gives the host's disk-full errors their Code.
 func full(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return sandbox.Errorf(sandbox.Exhausted, "the node's disk is full").WithCause(err)
@@ -217,7 +213,7 @@ func syncFolder(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// read returns what stands beside the files of a Volume, or NotFound.
+// read returns the spec of a Volume, or NotFound.
 func (d *Disk) read(id string) (spec, error) {
 	var s spec
 	if !sandbox.ValidVolumeID(id) {
@@ -240,14 +236,14 @@ func (d *Disk) read(id string) (spec, error) {
 
 func errNoVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
 
-// Check returns NotFound for a Volume that its Tenant does not have here.
+// Check returns NotFound if the Tenant has no such Volume here.
 func (d *Disk) Check(of sandbox.VolumeRef) error {
 	_, err := d.Volume(of)
 	return err
 }
 
-// Volume returns a Volume that its Tenant has here; NotFound for any other. The
-// first time it takes as long as its files are many.
+// Volume returns a Volume of its Tenant; NotFound for any other. The first use takes time
+// in proportion to its files.
 func (d *Disk) Volume(of sandbox.VolumeRef) (*Volume, error) {
 	v, err := d.volume(of.ID)
 	if err == nil && v.tenant != of.Tenant {
@@ -286,7 +282,7 @@ func (d *Disk) volume(id string) (*Volume, error) {
 	return v, nil
 }
 
-// Delete is VolumeFiles.DeleteVolume.
+// Delete implements VolumeFiles.DeleteVolume.
 func (d *Disk) Delete(id string) error {
 	if !sandbox.ValidVolumeID(id) {
 		return nil // none has such an ID
@@ -300,7 +296,7 @@ func (d *Disk) Delete(id string) error {
 		v.end()
 	}
 	gone := filepath.Join(d.dir, goneName, id)
-	if err := os.RemoveAll(gone); err != nil { // what an earlier try left
+	if err := os.RemoveAll(gone); err != nil { // left by an earlier try
 		return err
 	}
 	err := os.Rename(d.path(id), gone)
@@ -313,7 +309,7 @@ func (d *Disk) Delete(id string) error {
 	return errors.Join(syncFolder(filepath.Join(d.dir, volumesName)), os.RemoveAll(gone))
 }
 
-// List is VolumeFiles.ListVolumes.
+// List implements VolumeFiles.ListVolumes.
 func (d *Disk) List(ctx context.Context) ([]sandbox.VolumeUse, error) {
 	entries, err := os.ReadDir(filepath.Join(d.dir, volumesName))
 	if err != nil {

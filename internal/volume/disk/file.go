@@ -11,9 +11,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// The operations of this file are about one object. Their callers hold mu.
+// The operations of this file work on one object. Their callers hold mu.
 
-// maxFile is how long a file can be: as much as a Volume holds.
+// maxFile is the maximum size of a file: that of a Volume.
 const maxFile = sandbox.MaxVolumeBytes
 
 // openFile opens the bytes of a regular file.
@@ -37,8 +37,7 @@ func (v *Volume) lockLength(node uint64) (unlock func()) {
 	return l.Unlock
 }
 
-// writeAt writes into an object, at its end if asked to, and returns its length
-// then.
+// writeAt writes into an object, at its end if appending, and returns its new length.
 func (v *Volume) writeAt(node uint64, data []byte, at int64, appending bool) (size int64, err error) {
 	f, err := os.OpenFile(v.path(node), os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -63,7 +62,7 @@ func (v *Volume) writeAt(node uint64, data []byte, at int64, appending bool) (si
 	if _, err = f.WriteAt(data, at); err == nil {
 		return max(end, before), nil
 	}
-	// Part of it may be there.
+	// A part may have been written.
 	if after, lengthErr := lengthOf(f); lengthErr == nil {
 		v.giveBack(charge(0, max(end, before))-charge(0, after), 0)
 	}
@@ -78,7 +77,7 @@ func lengthOf(f *os.File) (int64, error) {
 	return info.Size(), nil
 }
 
-// truncate gives a file another length; grow alone lets it only become longer.
+// truncate sets the length of a file; growAlone: it never shrinks it.
 func (v *Volume) truncate(node uint64, size int64, growAlone bool) error {
 	if size < 0 || size > maxFile {
 		return unix.EFBIG
@@ -111,7 +110,7 @@ func (v *Volume) truncate(node uint64, size int64, growAlone bool) error {
 	return nil
 }
 
-// setAttr changes what a Request says. The caller holds mu for writing.
+// setAttr applies an OpSetAttr request. The caller holds mu for writing.
 func (v *Volume) setAttr(r *volume.Request) (volume.Attr, error) {
 	o, err := v.describe(r.Node)
 	if err != nil {
@@ -166,7 +165,7 @@ func (v *Volume) setTimes(r *volume.Request) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, v.path(r.Node), times, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// sync has the bytes of an object on the disk.
+// sync flushes an object to the disk.
 func (v *Volume) sync(node uint64) error {
 	f, err := os.OpenFile(v.path(node), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -175,7 +174,7 @@ func (v *Volume) sync(node uint64) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// target is what a symbolic link says.
+// target is the target of a symbolic link.
 func (v *Volume) target(node uint64) ([]byte, error) {
 	o, err := v.describe(node)
 	if err != nil {

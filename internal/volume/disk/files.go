@@ -14,22 +14,22 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// The methods of this file are those of sandbox.VolumeFiles about one Volume.
+// The methods of this file implement sandbox.VolumeFiles for one Volume.
 
 const (
 	newFileMode   = 0o644
 	newFolderMode = 0o755
 )
 
-// place is where a path leads.
+// place is the result of resolving a path.
 type place struct {
-	folder uint64 // that has it
-	name   string // there; empty for the root
+	folder uint64 // its parent
+	name   string // in the parent; empty for the root
 	entry
-	is bool // something is there
+	is bool // the entry exists
 }
 
-// errThrough says why a path leads nowhere.
+// errThrough is the error of a path with a non-folder in it.
 func errThrough(p string) error {
 	return sandbox.Errorf(sandbox.Invalid, "the path %.100q leads through what is no folder", p)
 }
@@ -38,7 +38,7 @@ func errNoFile(p string) error {
 	return sandbox.Errorf(sandbox.NotFound, "there is no %.100q in the volume", p)
 }
 
-// find walks to a path; NotFound when a folder on the way is not there. mu is held.
+// find resolves a path; NotFound if a folder on the way does not exist. mu is held.
 func (v *Volume) find(p string) (place, error) {
 	at := place{entry: entry{letterFolder, volume.RootNode}, is: true}
 	if p == "/" {
@@ -60,7 +60,7 @@ func (v *Volume) find(p string) (place, error) {
 	return at, nil
 }
 
-// there is find for what must be there.
+// there is find for a path that must exist.
 func (v *Volume) there(p string) (place, error) {
 	at, err := v.find(p)
 	if err == nil && !at.is {
@@ -69,7 +69,7 @@ func (v *Volume) there(p string) (place, error) {
 	return at, err
 }
 
-// parents makes the folders above a path.
+// parents makes the missing folders above a path.
 func (v *Volume) parents(p string) error {
 	at := uint64(volume.RootNode)
 	dir := path.Dir(p)
@@ -96,7 +96,7 @@ func (v *Volume) parents(p string) error {
 	return nil
 }
 
-// fileAt describes what is at a path.
+// fileAt describes the file at a path.
 func (v *Volume) fileAt(p string, node uint64) (sandbox.VolumeFile, error) {
 	a, err := v.attr(node)
 	if err != nil {
@@ -122,7 +122,7 @@ func (v *Volume) fileAt(p string, node uint64) (sandbox.VolumeFile, error) {
 	return f, nil
 }
 
-// coded gives an error of the disk its Code.
+// coded gives a disk error its Code.
 func coded(p string, err error) error {
 	var own *sandbox.Error
 	var e syscall.Errno
@@ -146,7 +146,7 @@ func coded(p string, err error) error {
 	return err
 }
 
-// on runs f, which uses a Volume, or changes it.
+// on runs f on a Volume, between begin and its done.
 func (d *Disk) on(of sandbox.VolumeRef, p string, begin func(*Volume) (func(), error), f func(*Volume) error) error {
 	if err := sandbox.CheckVolumePath(p); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (d *Disk) on(of sandbox.VolumeRef, p string, begin func(*Volume) (func(), e
 	return coded(p, f(v))
 }
 
-// Stat is VolumeFiles.StatVolumeFile.
+// Stat implements VolumeFiles.StatVolumeFile.
 func (d *Disk) Stat(of sandbox.VolumeRef, p string) (file sandbox.VolumeFile, err error) {
 	err = d.on(of, p, (*Volume).reading, func(v *Volume) error {
 		at, err := v.there(p)
@@ -175,7 +175,7 @@ func (d *Disk) Stat(of sandbox.VolumeRef, p string) (file sandbox.VolumeFile, er
 	return file, err
 }
 
-// ListFolder is VolumeFiles.ListVolumeFolder.
+// ListFolder implements VolumeFiles.ListVolumeFolder.
 func (d *Disk) ListFolder(ctx context.Context, of sandbox.VolumeRef, p string, depth int) (files []sandbox.VolumeFile, err error) {
 	if depth < 1 {
 		return nil, sandbox.Errorf(sandbox.Invalid, "the depth of a listing is at least 1")
@@ -194,7 +194,7 @@ func (d *Disk) ListFolder(ctx context.Context, of sandbox.VolumeRef, p string, d
 	return files, err
 }
 
-// below appends what is in a folder, so many levels deep, by path.
+// below appends a folder's contents, depth levels deep, by path.
 func (v *Volume) below(ctx context.Context, p string, folder uint64, depth int, files *[]sandbox.VolumeFile) error {
 	for after, more := "", true; more; {
 		if ctx.Err() != nil {
@@ -246,7 +246,7 @@ func checkChange(c sandbox.VolumeFileChange) error {
 	return nil
 }
 
-// MakeFolder is VolumeFiles.MakeVolumeFolder.
+// MakeFolder implements VolumeFiles.MakeVolumeFolder.
 func (d *Disk) MakeFolder(of sandbox.VolumeRef, p string, c sandbox.VolumeFileChange, force bool) (file sandbox.VolumeFile, err error) {
 	if err := checkChange(c); err != nil {
 		return file, err
@@ -277,7 +277,7 @@ func (d *Disk) MakeFolder(of sandbox.VolumeRef, p string, c sandbox.VolumeFileCh
 	return file, err
 }
 
-// ReadFile is VolumeFiles.ReadVolumeFile.
+// ReadFile implements VolumeFiles.ReadVolumeFile.
 func (d *Disk) ReadFile(ctx context.Context, of sandbox.VolumeRef, p string, w io.Writer) error {
 	var v *Volume
 	var node uint64
@@ -320,7 +320,7 @@ func (d *Disk) ReadFile(ctx context.Context, of sandbox.VolumeRef, p string, w i
 	}
 }
 
-// WriteFile is VolumeFiles.WriteVolumeFile.
+// WriteFile implements VolumeFiles.WriteVolumeFile.
 func (d *Disk) WriteFile(ctx context.Context, of sandbox.VolumeRef, p string, c sandbox.VolumeFileChange, force bool, r io.Reader) (file sandbox.VolumeFile, err error) {
 	if err := checkChange(c); err != nil {
 		return file, err
@@ -359,7 +359,7 @@ func (d *Disk) WriteFile(ctx context.Context, of sandbox.VolumeRef, p string, c 
 	return file, coded(p, err)
 }
 
-// mayWrite returns why a file cannot be written to a path as things are.
+// mayWrite returns an error if a file cannot be written to a path now.
 func (v *Volume) mayWrite(p string, force bool) error {
 	at, err := v.find(p)
 	switch {
@@ -375,7 +375,7 @@ func (v *Volume) mayWrite(p string, force bool) error {
 	return nil
 }
 
-// fill writes all that r has into an object that has no name yet.
+// fill copies r into an object that has no name yet.
 func (v *Volume) fill(ctx context.Context, node uint64, r io.Reader) error {
 	buf := buffer(volume.MaxData)
 	defer giveBack(buf)
@@ -409,7 +409,7 @@ func (v *Volume) fillPart(node uint64, data []byte, at int64) error {
 	return err
 }
 
-// place gives a new file its path, in place of one that is there.
+// place links a new file at its path, replacing an existing one.
 func (v *Volume) place(p string, node uint64, o object, force bool) error {
 	if err := v.mayWrite(p, force); err != nil {
 		return err
@@ -444,7 +444,7 @@ func (v *Volume) place(p string, node uint64, o object, force bool) error {
 	return nil
 }
 
-// Change is VolumeFiles.ChangeVolumeFile.
+// Change implements VolumeFiles.ChangeVolumeFile.
 func (d *Disk) Change(of sandbox.VolumeRef, p string, c sandbox.VolumeFileChange) (file sandbox.VolumeFile, err error) {
 	if err := checkChange(c); err != nil {
 		return file, err
@@ -467,7 +467,7 @@ func (d *Disk) Change(of sandbox.VolumeRef, p string, c sandbox.VolumeFileChange
 	return file, err
 }
 
-// Remove is VolumeFiles.RemoveVolumeFile.
+// Remove implements VolumeFiles.RemoveVolumeFile.
 func (d *Disk) Remove(ctx context.Context, of sandbox.VolumeRef, p string) error {
 	if p == "/" {
 		return sandbox.Errorf(sandbox.Invalid, "the root of a volume cannot be removed")
@@ -481,7 +481,7 @@ func (d *Disk) Remove(ctx context.Context, of sandbox.VolumeRef, p string) error
 	})
 }
 
-// removeAll removes an entry with all below it.
+// removeAll removes an entry recursively.
 func (v *Volume) removeAll(ctx context.Context, folder uint64, name string, e entry) error {
 	if e.letter != letterFolder {
 		return v.unlink(folder, name)

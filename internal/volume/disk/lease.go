@@ -9,35 +9,36 @@ import (
 )
 
 const (
-	// leaseTime is how long a change waits for what was promised: longer than a Boot
-	// counts on it, which begins to count earlier.
+	// leaseTime is how long a change waits for a lease: longer than the Boot's own count,
+	// which begins earlier.
 	leaseTime = volume.LeaseTime + 2*time.Millisecond
-	// shunTime is how long a file is not promised after a change waited for it in vain.
+	// shunTime is how long a file gets no lease after a change had to wait for one to
+	// expire.
 	shunTime = 50 * time.Millisecond
-	// maxLeases is how many files of a Volume are promised at a time.
+	// maxLeases is how many files of a Volume have leases at a time.
 	maxLeases = 1024
 )
 
-// leases are the promises to Boots that nobody else changes the bytes of a file for a
-// moment. They end by themselves, so that nobody waits long for a Boot that is hostile,
-// stopped or gone. The zero value is ready.
+// leases are promises to Boots that no other Boot changes the bytes of a file for
+// leaseTime. They expire, so that nobody waits long for a Boot that is hostile, stopped
+// or gone. The zero value is ready.
 type leases struct {
 	mu       sync.Mutex
-	held     map[uint64]lease // by file
+	held     map[uint64]lease // running or waiting changes of a file
 	changing map[uint64]int   // changes of a file that are under way or wait
-	last     int64            // the number of the last promise
+	last     int64            // number of the newest lease
 }
 
 type lease struct {
-	id    int64  // of the last promise: who gives back an earlier one changes nothing
-	by    *mount // nil: several
+	id    int64  // of the newest lease; releasing an earlier one has no effect
+	by    *mount // nil: several holders
 	until time.Time
-	ended chan struct{} // closed when it is given back
-	shun  time.Time     // until then it is not promised again: a change had to wait for it
+	ended chan struct{} // closed on release
+	shun  time.Time     // no new lease until then: a change had to wait for expiry
 }
 
-// grant promises a file to a Boot and returns the number of the promise; zero while
-// somebody changes the file, or waits to.
+// grant gives a Boot a lease of a file and returns its number; zero: a change is running
+// or waiting, or the file is shunned.
 func (l *leases) grant(node uint64, m *mount) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +67,7 @@ func (l *leases) grant(node uint64, m *mount) int64 {
 	return is.id
 }
 
-// end takes back what was promised to a Boot, which gave it up.
+// end releases a Boot's lease.
 func (l *leases) end(node uint64, id int64, m *mount) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,8 +77,8 @@ func (l *leases) end(node uint64, id int64, m *mount) {
 	}
 }
 
-// shun has a file not be promised for a while. A Boot that asks for it again and again
-// would hold up every change otherwise.
+// shun denies leases of a file for a while. Otherwise a Boot that keeps asking for them
+// would delay every change.
 func (l *leases) shun(node uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +88,7 @@ func (l *leases) shun(node uint64) {
 	}
 }
 
-// change begins a change of a file's bytes, for a Boot, when no other counts on them;
+// change begins a Boot's change of a file's bytes, after it waited for others' leases;
 // done ends it.
 func (l *leases) change(node uint64, m *mount) (done func()) {
 	l.mu.Lock()

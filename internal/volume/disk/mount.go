@@ -11,10 +11,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// maxHeld is how many files of one Volume a Boot has open.
+// maxHeld is how many files of one Volume a Boot may have open.
 const maxHeld = 16384
 
-// mount is a Volume as one Boot uses it.
+// mount is one Boot's use of a Volume.
 type mount struct {
 	v *Volume
 
@@ -24,18 +24,18 @@ type mount struct {
 
 func newMount(v *Volume) *mount { return &mount{v: v, held: map[uint64]int{}} }
 
-// close lets go of all that is held.
+// close releases all holds.
 func (m *mount) close() {
 	m.mu.Lock()
 	held := m.held
 	m.held = map[uint64]int{}
-	m.mu.Unlock() // a Volume's mu comes before ours
+	m.mu.Unlock() // a Volume's mu is locked before m.mu
 	for node, n := range held {
 		_ = m.letGo(node, n)
 	}
 }
 
-// do carries a request out. The answer's Data may be in buf.
+// do runs a request. The answer's Data may be in buf.
 func (m *mount) do(r *volume.Request, buf []byte) volume.Answer {
 	a := volume.Answer{Tag: r.Tag}
 	err := m.check(r)
@@ -48,7 +48,7 @@ func (m *mount) do(r *volume.Request, buf []byte) volume.Answer {
 	return a
 }
 
-// check returns what is wrong with a request, whatever is on the disk.
+// check returns an error for a request that is invalid whatever the Volume contains.
 func (m *mount) check(r *volume.Request) error {
 	switch r.Op {
 	case volume.OpLookup, volume.OpSymlink, volume.OpCreate, volume.OpMkdir, volume.OpUnlink, volume.OpRmdir, volume.OpLink:
@@ -94,7 +94,7 @@ func (m *mount) run(r *volume.Request, a *volume.Answer, buf []byte) error {
 	return m.use(r, a, buf)
 }
 
-// change does what changes entries or attributes.
+// change runs requests that change entries or attributes.
 func (m *mount) change(r *volume.Request, a *volume.Answer) (err error) {
 	v := m.v
 	switch r.Op {
@@ -118,7 +118,7 @@ func (m *mount) change(r *volume.Request, a *volume.Answer) (err error) {
 	return err
 }
 
-// create makes a file, or returns the one that is there.
+// create makes a file, or returns the existing one.
 func (m *mount) create(r *volume.Request) (volume.Attr, error) {
 	a, err := m.v.add(r.Node, r.Name, object{mode: unix.S_IFREG | r.Mode&permissions, uid: r.UID, gid: r.GID}, nil)
 	if errors.Is(err, unix.EEXIST) && r.Flags&volume.FlagExclusive == 0 {
@@ -148,7 +148,7 @@ func (m *mount) hold(node uint64) error {
 	return m.keep(node)
 }
 
-// open is hold, and reads a file that fits into buf if nobody will change it soon.
+// open holds a file, and reads it if it fits into buf and gets a lease.
 func (m *mount) open(node uint64, a *volume.Answer, buf []byte) error {
 	done, err := m.v.reading()
 	if err != nil {
@@ -163,13 +163,13 @@ func (m *mount) open(node uint64, a *volume.Answer, buf []byte) error {
 		return err
 	}
 	if attr, err := m.v.attrOf(node, o); err != nil || attr.Size > int64(len(buf)) {
-		return nil // it is open, and is read later
+		return nil // it is open, and can be read later
 	}
 	id := m.v.leases.grant(node, m)
 	if id == 0 {
 		return nil
 	}
-	// What is read now holds. What was read before the promise was given need not.
+	// Attributes read now hold; those read before the lease may be outdated.
 	attr, err := m.v.attrOf(node, o)
 	if err == nil && attr.Size <= int64(len(buf)) {
 		read := volume.Request{Node: node, Size: uint32(attr.Size)}
@@ -183,7 +183,7 @@ func (m *mount) open(node uint64, a *volume.Answer, buf []byte) error {
 	return nil
 }
 
-// keep holds what is there, while the Volume's mu is held.
+// keep holds an existing object; the Volume's mu is held.
 func (m *mount) keep(node uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +210,7 @@ func (m *mount) release(node uint64) error {
 	return m.letGo(node, 1)
 }
 
-// letGo takes back holds of an object, which goes if it has no name.
+// letGo releases n holds of an object, which is removed if it has no name.
 func (m *mount) letGo(node uint64, n int) error {
 	done, err := m.v.changing()
 	if err != nil {
@@ -227,7 +227,7 @@ func (m *mount) letGo(node uint64, n int) error {
 	return m.v.drop(node, o)
 }
 
-// use does what leaves entries as they are.
+// use runs requests that change no entries.
 func (m *mount) use(r *volume.Request, a *volume.Answer, buf []byte) (err error) {
 	v := m.v
 	switch r.Op {

@@ -19,11 +19,11 @@ const attribute = "user.cloud-sandbox"
 // blockBytes is the unit in which the use of a Volume is counted.
 const blockBytes = 4096
 
-// object is what an object's attribute says.
+// object is the content of an object's attribute.
 type object struct {
 	mode     uint32 // with its type
 	uid, gid uint32
-	links    uint32 // entries that stand for it
+	links    uint32 // number of entries
 	parent   uint64 // of a folder
 }
 
@@ -51,10 +51,10 @@ func (v *Volume) path(node uint64) string {
 	return v.dir + "/" + objectsName + "/" + strconv.FormatUint(node, 10)
 }
 
-// entryPath of a name in a folder. The name was checked: it is one element.
+// entryPath of a name in a folder. The name is already checked: it is one path element.
 func (v *Volume) entryPath(folder uint64, name string) string { return v.path(folder) + "/" + name }
 
-// describe reads an object's attribute; ESTALE when it is not there.
+// describe reads an object's attribute; ESTALE if it does not exist.
 func (v *Volume) describe(node uint64) (object, error) {
 	var buf [128]byte
 	n, err := unix.Lgetxattr(v.path(node), attribute, buf[:])
@@ -71,7 +71,7 @@ func (v *Volume) note(node uint64, o object) error {
 	return unix.Lsetxattr(v.path(node), attribute, []byte(o.String()), 0)
 }
 
-// folder is describe for what must be a folder.
+// folder is describe for an object that must be a folder.
 func (v *Volume) folder(node uint64) (object, error) {
 	o, err := v.describe(node)
 	if err == nil && !o.isFolder() {
@@ -80,7 +80,7 @@ func (v *Volume) folder(node uint64) (object, error) {
 	return o, err
 }
 
-// attr is what a guest sees of an object.
+// attr returns the attributes that a guest sees.
 func (v *Volume) attr(node uint64) (volume.Attr, error) {
 	o, err := v.describe(node)
 	if err != nil {
@@ -99,7 +99,7 @@ func (v *Volume) attrOf(node uint64, o object) (volume.Attr, error) {
 		Accessed: st.Atim.Nano(), Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
 	}
 	if o.isFolder() {
-		a.Links, a.Size, a.Blocks = 2, blockBytes, blockBytes/512 // not those of the links in it
+		a.Links, a.Size, a.Blocks = 2, blockBytes, blockBytes/512 // not those of the host's folder
 	}
 	return a, nil
 }
@@ -111,14 +111,14 @@ func stale(err error) error {
 	return err
 }
 
-// Entries are symbolic links that say a letter and a number.
+// Entries are symbolic links with a letter and a number.
 const (
 	letterFolder = 'd'
 	letterFile   = 'f'
 	letterLink   = 'l'
 )
 
-// entry is what a folder has under a name.
+// entry is the target of a name in a folder.
 type entry struct {
 	letter byte
 	node   uint64
@@ -145,7 +145,7 @@ func parseEntry(s string) (entry, error) {
 	return entry{}, fmt.Errorf("an entry that is none: %.64q", s)
 }
 
-// entry looks a name up in a folder, ENOENT when it is not there.
+// entry looks a name up in a folder; ENOENT if it does not exist.
 func (v *Volume) entry(folder uint64, name string) (entry, error) {
 	var buf [64]byte
 	n, err := unix.Readlink(v.entryPath(folder, name), buf[:])
@@ -155,7 +155,7 @@ func (v *Volume) entry(folder uint64, name string) (entry, error) {
 	return parseEntry(string(buf[:n]))
 }
 
-// dtype is the type that readdir(3) tells.
+// dtype is the d_type of readdir(3).
 func (e entry) dtype() uint8 {
 	switch e.letter {
 	case letterFolder:
@@ -166,7 +166,7 @@ func (e entry) dtype() uint8 {
 	return unix.DT_REG
 }
 
-// checkName returns why a guest's name cannot be one of an entry.
+// checkName returns an error if a guest's name is not allowed for an entry.
 func checkName(name string) error {
 	switch {
 	case len(name) > volume.MaxName:
@@ -177,14 +177,14 @@ func checkName(name string) error {
 	return nil
 }
 
-// charge is what an object costs of the quota: a block for each name, though it
-// has none while it is held or made, and the blocks that its length covers.
-// Holes count like bytes, so that it does not depend on the host's file system.
+// charge is an object's quota cost: a block for each name, at least one, and the blocks
+// that its length covers. Holes count like bytes, so that the cost does not depend on the
+// host's file system.
 func charge(links uint32, size int64) int64 {
 	return int64(max(links, 1))*blockBytes + (size+blockBytes-1)/blockBytes*blockBytes
 }
 
-// sizeOf is the length that counts: that of a folder does not.
+// sizeOf is the length for charge: zero for a folder.
 func (v *Volume) sizeOf(node uint64, o object) (int64, error) {
 	if o.isFolder() {
 		return 0, nil
@@ -196,7 +196,7 @@ func (v *Volume) sizeOf(node uint64, o object) (int64, error) {
 	return st.Size, nil
 }
 
-// errno makes an error one that a guest understands.
+// errno converts an error to one that a guest understands.
 func errno(err error) syscall.Errno {
 	var e syscall.Errno
 	switch {
@@ -208,7 +208,7 @@ func errno(err error) syscall.Errno {
 	return unix.EIO
 }
 
-// asideEntry is where an entry is made that is to take another's place.
+// asideEntry is the path for an entry that will replace another.
 func (v *Volume) asideEntry(node uint64) string {
 	return filepath.Join(v.dir, asideName, strconv.FormatUint(node, 10))
 }

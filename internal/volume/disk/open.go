@@ -16,12 +16,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// maxObjects is how many files and folders a Volume has: they are counted in
-// memory when it is first used.
+// maxObjects is how many files and folders a Volume may have: counting them at first use
+// takes memory for each.
 const maxObjects = 500_000
 
-// rootMode is what anybody of a Sandbox may do in a fresh Volume: its user, whose
-// number differs with Templates, and root.
+// rootMode lets every user of a Sandbox use a fresh Volume: root, and its user, whose
+// number depends on the Template.
 const rootMode = unix.S_IFDIR | 0o777
 
 // Volume is the files of one Volume. Its methods are safe for concurrent use.
@@ -29,36 +29,36 @@ type Volume struct {
 	dir    string
 	tenant sandbox.TenantID
 
-	next atomic.Uint64 // the number of the next object, or a smaller one
+	next atomic.Uint64 // less than the number of the next object
 
 	// mu is held for reading while an object is used, and for writing while entries
 	// and attributes change.
 	mu   sync.RWMutex
-	gone bool // it was deleted
+	gone bool // deleted
 
-	// growing are held, each for some of the objects, while the length of one of them
+	// growing locks are striped over the objects: one is held while an object's length
 	// may change. They are taken after mu.
 	growing [64]sync.Mutex
 
 	leases leases
 
-	counts  sync.Mutex // guards what follows; taken last
+	counts  sync.Mutex // guards the fields below; taken last
 	max     int64
 	used    int64
 	objects int64          // with the root
-	held    map[uint64]int // objects that stay without a name, by how many hold them
+	held    map[uint64]int // holds of objects, which keep those without a name
 }
 
-// counting lets one Volume be counted at a time: it takes memory for each file.
+// counting lets one Volume be recounted at a time: it takes memory for each file.
 var counting = make(chan struct{}, 1)
 
-// openVolume takes up a Volume as it is on disk.
+// openVolume opens a Volume and recounts it.
 func openVolume(dir string, s spec) (*Volume, error) {
 	counting <- struct{}{}
 	defer func() { <-counting }()
 	v := &Volume{dir: dir, tenant: s.Tenant, max: s.MaxBytes, held: map[uint64]int{}}
-	// Numbers grow with the clock, so that one of an object that is gone is not used
-	// again; a clock that was set back is made up for by trying the next.
+	// Numbers start at the clock, so that those of removed objects are not reused. If the
+	// clock was set back, fresh tries the next number.
 	v.next.Store(uint64(time.Now().UnixNano()))
 	if err := v.recount(); err != nil {
 		return nil, err
@@ -74,13 +74,13 @@ func (v *Volume) makeRoot() error {
 	return v.note(volume.RootNode, object{mode: rootMode, links: 1, parent: volume.RootNode})
 }
 
-// found is what the entries say of an object.
+// found is an object's link count and parent from the entries.
 type found struct {
 	links  uint32
 	parent uint64
 }
 
-// recount reads all entries and makes the objects agree with them.
+// recount reads all entries and makes the objects consistent with them.
 func (v *Volume) recount() error {
 	if err := v.dropAside(); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (v *Volume) recount() error {
 	return v.settle(named)
 }
 
-// dropAside removes entries that a crash kept from taking the place of others.
+// dropAside removes entries whose replacement of others a crash interrupted.
 func (v *Volume) dropAside() error {
 	left, err := os.ReadDir(filepath.Join(v.dir, asideName))
 	if err != nil {
@@ -113,8 +113,8 @@ func (v *Volume) dropAside() error {
 	return nil
 }
 
-// readEntries notes what a folder names, and returns the folders in it. An entry
-// that stands for nothing goes.
+// readEntries adds a folder's entries to named, and returns its subfolders. It removes
+// dangling entries and second names of folders.
 func (v *Volume) readEntries(folder uint64, named map[uint64]found) (folders []uint64, err error) {
 	f, err := os.Open(v.path(folder))
 	if err != nil {
@@ -145,8 +145,8 @@ func (v *Volume) readEntries(folder uint64, named map[uint64]found) (folders []u
 	return folders, nil
 }
 
-// settle removes objects without a name, mends what is said of the others, and
-// counts them.
+// settle removes objects without a name, repairs the attributes of the others, and counts
+// them.
 func (v *Volume) settle(named map[uint64]found) error {
 	dir, err := os.Open(filepath.Join(v.dir, objectsName))
 	if err != nil {
@@ -198,15 +198,14 @@ func (v *Volume) settleOne(name string, named map[uint64]found) error {
 	return nil
 }
 
-// end has everything that is asked from now on fail.
+// end makes all later requests fail.
 func (v *Volume) end() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.gone = true
 }
 
-// reading begins the use of objects, which done ends; ESTALE when there are none
-// any more.
+// reading begins the use of objects, which done ends; ESTALE if the Volume was deleted.
 func (v *Volume) reading() (done func(), err error) {
 	v.mu.RLock()
 	if v.gone {
@@ -238,8 +237,8 @@ func (v *Volume) use() sandbox.VolumeUse {
 	return sandbox.VolumeUse{Bytes: v.used, Files: v.objects - 1}
 }
 
-// take takes bytes of the quota, and objects; ENOSPC when there are not so many.
-// Fewer than none give back, which always succeeds.
+// take takes bytes and objects from the quota; ENOSPC if it is exceeded. Negative amounts
+// give back, which always succeeds.
 func (v *Volume) take(bytes, objects int64) error {
 	v.counts.Lock()
 	defer v.counts.Unlock()
@@ -251,18 +250,18 @@ func (v *Volume) take(bytes, objects int64) error {
 	return nil
 }
 
-// giveBack is take of what was taken before.
+// giveBack returns what take took.
 func (v *Volume) giveBack(bytes, objects int64) { _ = v.take(-bytes, -objects) }
 
-// holds reports whether somebody holds an object.
+// holds reports whether an object is held.
 func (v *Volume) holds(node uint64) bool {
 	v.counts.Lock()
 	defer v.counts.Unlock()
 	return v.held[node] > 0
 }
 
-// hold keeps an object while it is held, and reports what is left of it when it is
-// let go. The caller holds mu.
+// hold adds holds to an object, which keep it without a name, and returns its number of
+// holds. The caller holds mu.
 func (v *Volume) hold(node uint64, by int) (left int) {
 	v.counts.Lock()
 	defer v.counts.Unlock()
@@ -273,8 +272,7 @@ func (v *Volume) hold(node uint64, by int) (left int) {
 	return left
 }
 
-// fresh makes an object of a mode, without a name, and takes what it costs. The
-// caller gives it a name or drops it.
+// fresh makes an object without a name and takes its cost. The caller names or drops it.
 func (v *Volume) fresh(o object) (node uint64, err error) {
 	if err := v.take(charge(0, 0), 1); err != nil {
 		return 0, err
@@ -303,7 +301,7 @@ func (v *Volume) fresh(o object) (node uint64, err error) {
 	return 0, err
 }
 
-// drop removes an object that nobody names or holds, and gives back what it cost.
+// drop removes an object without names and holds, and gives back its cost.
 func (v *Volume) drop(node uint64, o object) error {
 	size, err := v.sizeOf(node, o)
 	if err != nil {

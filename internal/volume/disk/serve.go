@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// helloTime is how long a Boot may take to say which Volumes it means.
+	// helloTime is how long a Boot may take to send its hello.
 	helloTime = 10 * time.Second
 	// answerTime is how long it may take to read an answer.
 	answerTime = 30 * time.Second
-	// remembered is how many answers are kept for requests that are repeated: more
-	// than a Boot's volume server has under way.
+	// remembered is how many answers are kept for repeated requests: more than a Boot's
+	// volume server has in flight.
 	remembered = 256
-	// smallBytes is how long most frames are.
+	// smallBytes is enough for most frames.
 	smallBytes = 8192
 )
 
@@ -33,18 +33,18 @@ type boot struct {
 	disk   *Disk
 	tenant sandbox.TenantID
 	bound  map[string]bool // the IDs of its Volumes
-	budget *budget         // the Tenant's, of large buffers; nil: closed
+	budget *budget         // the Tenant's large buffers; nil: closed
 
-	serving sync.Mutex // held while a connection is served
+	serving sync.Mutex // held while serving a connection
 	mounts  map[string]*mount
 
 	mu      sync.Mutex
-	answers map[uint64]volume.Answer // to what changed something, by tag
-	oldest  [remembered]uint64       // their tags, as they came
+	answers map[uint64]volume.Answer // to requests that changed something, by tag
+	oldest  [remembered]uint64       // their tags, oldest first, a ring
 	count   int
 }
 
-// ForBoot returns what serves these Volumes to a Boot. Close it when the Boot has ended.
+// ForBoot returns a server of these Volumes for a Boot. Close it when the Boot has ended.
 func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) volume.Server {
 	b := &boot{disk: d, tenant: tenant, bound: map[string]bool{}, budget: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
 	for _, id := range volumes {
@@ -67,8 +67,8 @@ func (b *boot) Close() {
 	}
 }
 
-// Serve implements volume.Server. What the Boot says is not trusted: it can name only
-// its own Volumes, and what it asks for is bounded.
+// Serve implements volume.Server. The Boot is not trusted: it can reach only its own
+// Volumes, and its requests are bounded.
 func (b *boot) Serve(ctx context.Context, conn net.Conn) error {
 	b.serving.Lock()
 	defer b.serving.Unlock()
@@ -92,14 +92,14 @@ type connection struct {
 	boot   *boot
 	conn   net.Conn
 	r      *bufio.Reader
-	mounts []*mount // by their place in the hello; nil: not the Boot's, or gone
+	mounts []*mount // in the order of the hello; nil: not the Boot's, or deleted
 
-	slots   chan struct{} // holds one for each request under way
+	slots   chan struct{} // holds one for each request in flight
 	working sync.WaitGroup
 	writing sync.Mutex
 }
 
-// hello learns which Volumes the Boot means by which number.
+// hello reads the Boot's order of its Volumes.
 func (c *connection) hello() error {
 	if err := c.conn.SetReadDeadline(time.Now().Add(helloTime)); err != nil {
 		return err
@@ -130,8 +130,7 @@ func (c *connection) hello() error {
 	return c.answer(&volume.Answer{Tag: r.Tag})
 }
 
-// mount returns a Volume of the Boot; nil for another's, and for one that cannot be
-// used.
+// mount returns a Volume of the Boot; nil if it is another's or unusable.
 func (b *boot) mount(id string) *mount {
 	if !b.bound[id] {
 		return nil
@@ -147,7 +146,7 @@ func (b *boot) mount(id string) *mount {
 	return b.mounts[id]
 }
 
-// serve reads requests. While none comes it holds no buffer for one.
+// serve reads requests. It holds no buffer while it waits for one.
 func (c *connection) serve() error {
 	for {
 		head, err := c.r.Peek(4)
@@ -157,7 +156,7 @@ func (c *connection) serve() error {
 		c.slots <- struct{}{}
 		n := int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24
 		buf := c.boot.buffer(n)
-		if len(*buf) > smallBytes { // which others of its Tenant may wait for
+		if len(*buf) > smallBytes { // large: others of its Tenant may wait for it
 			if err := c.conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
 				c.boot.giveBack(buf)
 				return err
@@ -169,7 +168,7 @@ func (c *connection) serve() error {
 			r, err = volume.DecodeRequest(frame)
 		}
 		if err == nil && len(*buf) > smallBytes {
-			if r.Op != volume.OpWrite { // it would wait for a second one with this in hand
+			if r.Op != volume.OpWrite { // it would hold this buffer and wait for a second one
 				err = errors.New("the volume server of the boot sends a long request that writes nothing")
 			} else {
 				err = c.conn.SetReadDeadline(time.Time{})
@@ -185,14 +184,14 @@ func (c *connection) serve() error {
 			c.one(&r)
 		}
 		if r.Op == volume.OpWrite {
-			do() // in the order in which they came: nobody shall see a gap in a file that grows
+			do() // in order of arrival: a growing file must show no gaps
 		} else {
 			c.working.Go(do)
 		}
 	}
 }
 
-// one carries a request out, if it was not before, and answers it.
+// one runs a request, unless it is a repeat, and answers it.
 func (c *connection) one(r *volume.Request) {
 	if r.Op.Changes() {
 		if a, done := c.boot.answered(r.Tag); done {
@@ -200,7 +199,7 @@ func (c *connection) one(r *volume.Request) {
 			return
 		}
 	}
-	var buf *[]byte // for the answer's Data, with room before it
+	var buf *[]byte // for the answer's Data, after space for its head
 	switch r.Op {
 	case volume.OpList:
 		r.Size = volume.MaxData
@@ -223,7 +222,7 @@ func (c *connection) one(r *volume.Request) {
 	if r.Op.Changes() {
 		c.boot.remember(a)
 	}
-	// Whoever reads will see that the connection is broken.
+	// The next read will fail if the connection is broken.
 	if buf != nil && a.Err == 0 {
 		_ = c.send(volume.FrameAnswer(*buf, &a))
 	} else {
@@ -252,7 +251,7 @@ func (c *connection) send(frame []byte) error {
 	return err
 }
 
-// answered returns the answer that a request got before.
+// answered returns the earlier answer to a repeated request.
 func (b *boot) answered(tag uint64) (volume.Answer, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,8 +259,8 @@ func (b *boot) answered(tag uint64) (volume.Answer, bool) {
 	return a, ok
 }
 
-// remember keeps the answer to what must not be done twice. A repeat has no file with
-// it: nothing is promised about that any more.
+// remember keeps the answer to a request that must not run twice. It drops a file's data
+// and lease: they do not hold for a repeat.
 func (b *boot) remember(a volume.Answer) {
 	if a.Data != nil {
 		a.Data, a.Count = nil, 0
@@ -281,8 +280,8 @@ var (
 	large = sync.Pool{New: func() any { b := make([]byte, volume.Longest+smallBytes); return &b }}
 )
 
-// buffer is the function of that name, which for a large one waits while the Tenant, or
-// all of them, have too many.
+// buffer is the function buffer; for a large one it waits while the Tenant, or all
+// together, hold too many.
 func (b *boot) buffer(n int) *[]byte {
 	if n < 0 || n > smallBytes {
 		b.disk.budgets.take(b.budget)
@@ -297,7 +296,7 @@ func (b *boot) giveBack(buf *[]byte) {
 	giveBack(buf)
 }
 
-// buffer returns one for so many bytes, or for as many as there can be.
+// buffer returns a buffer for n bytes, or the largest one.
 func buffer(n int) *[]byte {
 	if n >= 0 && n <= smallBytes {
 		return small.Get().(*[]byte)

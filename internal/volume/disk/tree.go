@@ -12,11 +12,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// The operations of this file change or read entries. Their callers hold mu, for
-// writing where something changes.
+// The operations of this file change or read entries. Their callers hold mu, for writing
+// if they change any.
 
-// depth is how many folders a folder lies below the root, and whether one of them
-// or itself is within.
+// depth is how many levels a folder is below the root, and whether within is the folder
+// or above it.
 func (v *Volume) depth(folder, within uint64) (n int, is bool, err error) {
 	for node := folder; ; n++ {
 		is = is || node == within
@@ -28,13 +28,13 @@ func (v *Volume) depth(folder, within uint64) (n int, is bool, err error) {
 			return 0, false, err
 		}
 		if n > 2*sandbox.MaxVolumeDepth {
-			return 0, false, unix.ELOOP // nothing here makes such a tree
+			return 0, false, unix.ELOOP // a cycle, which nothing here makes
 		}
 		node = o.parent
 	}
 }
 
-// checkDepth returns ELOOP when what is made in a folder would lie too deep.
+// checkDepth returns ELOOP if a new entry in a folder would be too deep.
 func (v *Volume) checkDepth(folder uint64) error {
 	n, _, err := v.depth(folder, 0)
 	if err == nil && n+1 > sandbox.MaxVolumeDepth {
@@ -43,7 +43,7 @@ func (v *Volume) checkDepth(folder uint64) error {
 	return err
 }
 
-// height is how many levels of files and folders are below a folder.
+// height is how many levels of files and folders a folder contains.
 func (v *Volume) height(folder uint64) (int, error) {
 	level, height := []uint64{folder}, 0
 	for {
@@ -74,7 +74,7 @@ func (v *Volume) height(folder uint64) (int, error) {
 	}
 }
 
-// add makes a fresh object and its entry.
+// add makes a new object and its entry.
 func (v *Volume) add(folder uint64, name string, o object, content []byte) (volume.Attr, error) {
 	node, o, err := v.adding(folder, name, o)
 	if err != nil {
@@ -93,7 +93,7 @@ func (v *Volume) add(folder uint64, name string, o object, content []byte) (volu
 	return v.attrOf(node, o)
 }
 
-// adding makes the object of a new entry, with what it inherits.
+// adding makes the object of a new entry, with inherited attributes.
 func (v *Volume) adding(folder uint64, name string, o object) (uint64, object, error) {
 	in, err := v.folder(folder)
 	if err != nil {
@@ -121,7 +121,7 @@ func (v *Volume) adding(folder uint64, name string, o object) (uint64, object, e
 	return node, o, err
 }
 
-// unname takes a name away from an object, whose entry is gone already.
+// unname removes a name of an object whose entry is already gone.
 func (v *Volume) unname(node uint64) error {
 	o, err := v.describe(node)
 	if err != nil {
@@ -142,7 +142,7 @@ func (v *Volume) unname(node uint64) error {
 	return v.drop(node, o)
 }
 
-// unlink removes a name of what is no folder.
+// unlink removes a name of an object that is not a folder.
 func (v *Volume) unlink(folder uint64, name string) error {
 	e, err := v.entry(folder, name)
 	switch {
@@ -157,7 +157,7 @@ func (v *Volume) unlink(folder uint64, name string) error {
 	return v.unname(e.node)
 }
 
-// empty returns ENOTEMPTY for a folder in which something is.
+// empty returns ENOTEMPTY for a folder with entries.
 func (v *Volume) empty(folder uint64) error {
 	f, err := os.Open(v.path(folder))
 	if err != nil {
@@ -196,7 +196,7 @@ func (v *Volume) link(node, folder uint64, name string) (volume.Attr, error) {
 	case o.isFolder():
 		return volume.Attr{}, unix.EPERM
 	case o.links == 0:
-		return volume.Attr{}, unix.ENOENT // it was removed, and is only held
+		return volume.Attr{}, unix.ENOENT // it was unlinked, and is only held
 	}
 	if _, err := v.folder(folder); err != nil {
 		return volume.Attr{}, err
@@ -220,7 +220,7 @@ func (v *Volume) link(node, folder uint64, name string) (volume.Attr, error) {
 	return v.attrOf(node, o)
 }
 
-// rename moves an entry, over one that is there unless exclusive is set.
+// rename moves an entry, replacing an existing one unless exclusive is set.
 func (v *Volume) rename(from uint64, name string, to uint64, newName string, exclusive bool) error {
 	e, err := v.entry(from, name)
 	if err != nil {
@@ -265,8 +265,8 @@ func (v *Volume) rename(from uint64, name string, to uint64, newName string, exc
 	return nil
 }
 
-// checkMove returns why an entry cannot move to a folder: it is in itself there,
-// or too deep.
+// checkMove returns an error if an entry cannot move to a folder: it would contain
+// itself, or be too deep.
 func (v *Volume) checkMove(e entry, from, to uint64) error {
 	if from == to {
 		return nil
@@ -290,7 +290,7 @@ func (v *Volume) checkMove(e entry, from, to uint64) error {
 	return nil
 }
 
-// adopt notes the new parent of a folder.
+// adopt sets the parent of a folder.
 func (v *Volume) adopt(node, parent uint64) error {
 	o, err := v.describe(node)
 	if err != nil {
@@ -300,12 +300,12 @@ func (v *Volume) adopt(node, parent uint64) error {
 	return v.note(node, o)
 }
 
-// maxListed is how many entries of a folder are in memory for a listing, at most
-// twice as many for a moment.
+// maxListed is how many entries a listing keeps in memory, at most twice as many for a
+// moment.
 const maxListed = 4096
 
-// list returns the entries of a folder whose names come after one, in order, as
-// many as fit into one answer, and whether there are more.
+// list returns a folder's entries with names after one, in order, as many as fit into one
+// answer, and whether there are more.
 func (v *Volume) list(folder uint64, after string) (entries []volume.Entry, more bool, err error) {
 	f, err := os.Open(v.path(folder))
 	if err != nil {
@@ -335,7 +335,7 @@ func (v *Volume) list(folder uint64, after string) (entries []volume.Entry, more
 	for _, name := range names {
 		e, err := v.entry(folder, name)
 		if err != nil {
-			continue // it went since
+			continue // removed meanwhile
 		}
 		entries = append(entries, volume.Entry{Node: e.node, Type: e.dtype(), Name: name})
 	}
