@@ -28,7 +28,7 @@ var quietNames = []string{
 	"CLOUD_SANDBOX_E2B_SDKS", "CLOUD_SANDBOX_GRPCURL", "CLOUD_SANDBOX_MCP_CLIENTS", "CLOUD_SANDBOX_PEBBLE", "CLOUD_SANDBOX_VERSITYGW",
 }
 
-// documentedNames are the documented variables, sorted.
+// documentedNames are the variables that an operator or a user may set, sorted.
 func documentedNames() []string {
 	names := slices.Clone(otherNames)
 	for _, s := range settings {

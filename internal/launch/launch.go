@@ -25,7 +25,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Environment variables that pass the launcher's descriptors to the server.
+// Environment variables that the launcher sets for the server.
 const (
 	EnvListeners = "CLOUD_SANDBOX_LAUNCH_LISTENERS" // number of listeners, from descriptor 5
 	EnvHost      = "CLOUD_SANDBOX_LAUNCH_HOST"      // socket of the sentry host

@@ -62,8 +62,8 @@ type Request struct {
 }
 
 // Create makes a Key of who's Tenant and returns it with its secret, which cannot be
-// retrieved again. Granting more than who has is Denied. A Key made by a Key expires with
-// it at the latest.
+// retrieved again. Denied for more rights than the caller's. A Key made by a Key expires
+// with it at the latest.
 func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (sandbox.Key, string, error) {
 	if err := checkName(r.Name); err != nil {
 		return sandbox.Key{}, "", err
@@ -170,7 +170,7 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 	return sandbox.Identity{Tenant: key.Tenant, User: "key:" + key.ID, Role: key.Role, Key: key.ID, Person: key.CreatedBy, Scopes: key.Scopes, Until: key.ExpiresAt}, nil
 }
 
-// speaksFor reports whether hash is that of a valid secret of key.
+// speaksFor reports whether hash belongs to a valid secret of key.
 func speaksFor(hash sandbox.KeyHash, key sandbox.Key, now time.Time) bool {
 	previous := subtle.ConstantTimeCompare(key.Previous.Hash[:], hash[:]) == 1 && key.Previous.ValidAt(now)
 	return (current(hash, key) || previous) && !key.Expired(now)

@@ -54,7 +54,7 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 // hintOf is the part of a secret that is shown later.
 func hintOf(secret string) string { return secret[len(secret)-4:] }
 
-// mayRotate refuses a Key that would give who more than they have.
+// mayRotate refuses a Key that would give the caller (who) more than they have.
 func mayRotate(who sandbox.Identity, key sandbox.Key, now time.Time) error {
 	outlives := !who.Until.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(who.Until))
 	switch {

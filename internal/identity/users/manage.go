@@ -24,8 +24,9 @@ type Invite struct {
 	Role  sandbox.Role // empty: from their tokens
 }
 
-// Create makes a record of a User who has none, or was removed. Denied for a Role above
-// who's, or for a removed User whose tokens carry one. Conflict if the User exists.
+// Create makes a record of a User who has none, or was removed. Denied if the User's
+// Role, from in or a removed User's tokens, is above the caller's. Conflict if the User
+// exists.
 func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, in Invite) (sandbox.User, error) {
 	u := sandbox.User{
 		Tenant: tenant, ID: in.ID, Name: in.Name, Email: in.Email, Source: sandbox.UserInvited, Given: in.Role,
@@ -54,8 +55,8 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 	return u, s.settle(ctx, who, u, opCreate)
 }
 
-// mayGive refuses a User whose Role who cannot grant, or whose scopes who lacks, as with
-// a Key of few Scopes. An unknown User without a decided Role passes: their tokens will
+// mayGive refuses a User with a Role or scopes that the caller (who) may not grant; a Key
+// may have few Scopes. An unknown User without a decided Role passes: their tokens will
 // say it.
 func mayGive(who sandbox.Identity, u sandbox.User) error {
 	if u.Role() != "" && !who.Role.Gives(u.Role()) {
@@ -69,8 +70,9 @@ func mayGive(who sandbox.Identity, u sandbox.User) error {
 	return nil
 }
 
-// mayRelease refuses a change that would undo all decisions of somebody above who: the
-// User's next token may carry more than who can grant, whatever the last one carried.
+// mayRelease refuses a change that would undo all decisions of somebody above the caller
+// (who): the User's next token may carry more than the caller can grant, whatever the
+// last one carried.
 func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
 	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" {
 		return sandbox.Errorf(sandbox.Denied, "somebody of a role above yours decided about this user: give them a role")

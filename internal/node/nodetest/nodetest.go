@@ -1,5 +1,5 @@
-// Package nodetest is the suite of the ports of sandbox.Nodes: what every Node does, in
-// this process or behind a connection.
+// Package nodetest is the contract of sandbox.Nodes as a test suite, for a Node in this
+// process or behind a connection.
 package nodetest
 
 import (
@@ -20,8 +20,8 @@ type World struct {
 	sandbox.NodeBoots
 	sandbox.NodeSaves
 	sandbox.NodeVolumes
-	// Dialer, Reports and Files are nil where there is nothing inside of Boots, or no
-	// files of Volumes. Boots echo on port 8000.
+	// Dialer, Reports and Files are nil if Boots have no content, or Volumes no files.
+	// Boots echo on port 8000.
 	Dialer  sandbox.BootDialer
 	Reports sandbox.NodeReports
 	Files   sandbox.VolumeFiles
@@ -30,16 +30,16 @@ type World struct {
 	Recall   func(bootID string) string
 }
 
-// world is a World with what most cases do.
+// world is a World with helpers.
 type world struct {
 	World
 	t *testing.T
 }
 
-// elsewhere is the name of a Node that is not there.
+// elsewhere is the name of a Node that does not exist.
 const elsewhere = "elsewhere"
 
-// Run checks the contract. open is called once a case and registers its own cleanup.
+// Run checks the contract. open is called once per case and registers its own cleanup.
 func Run(t *testing.T, open func(t *testing.T) World) {
 	for name, check := range map[string]func(*world){
 		"start and stop":          startAndStop,
@@ -174,7 +174,7 @@ func startAtOnce(w *world) {
 	}
 }
 
-// A newer Boot of a Sandbox takes the place of an older one, which never comes back.
+// A newer Boot of a Sandbox replaces an older one, which never comes back.
 func fencing(w *world) {
 	ctx, first := w.t.Context(), w.request("t")
 	w.start(first)
@@ -193,7 +193,7 @@ func update(w *world) {
 	ref := w.start(req)
 	b := req.Binding
 	b.Revision, b.Network, b.Env = 2, sandbox.NetworkNone, map[string]string{"B": "2"}
-	for range 2 { // it is repeatable
+	for range 2 { // idempotent
 		w.ok("Update", w.Update(ctx, w.Name, ref.BootID, b))
 	}
 	if got := w.boots(); len(got) != 1 || got[0].Revision != 2 {
@@ -242,7 +242,7 @@ func pauseAndResume(w *world) {
 	}
 }
 
-// A Boot that was saved runs on, and another Sandbox starts from the state.
+// A saved Boot runs on, and another Sandbox starts from the state.
 func saveWhileItRuns(w *world) {
 	t, ctx := w.t, w.t.Context()
 	ref := w.start(w.request("t"))
@@ -266,8 +266,7 @@ func saveWhileItRuns(w *world) {
 	}
 }
 
-// others are Boots that are not the one that ref names, with what a call about them
-// returns.
+// others are refs that differ from ref, with the Code of a call about each.
 func others(ref, foreign sandbox.BootRef) map[string]struct {
 	ref  sandbox.BootRef
 	want sandbox.Code
@@ -301,8 +300,7 @@ func saveChecksTheOwner(w *world) {
 	}
 }
 
-// The files of a saved state become one of their own, and nothing is left of the Boot
-// that it took.
+// A saved state's files become a Snapshot, and nothing remains of the Boot used for it.
 func saveFiles(w *world) {
 	t, ctx, req := w.t, w.t.Context(), w.request("t")
 	ref := w.start(req)

@@ -15,7 +15,7 @@ const (
 )
 
 // A checkpointer copies SQLite's log (WAL) to the database in the background. Otherwise a
-// commit does so when the log is long, and its caller waits for two syncs of the disk.
+// commit does so when the log is long, and its caller waits for the disk twice.
 //
 // After a full checkpoint the writer restarts the log and, by journal_size_limit,
 // truncates the file: overwriting a file that is not in the page cache makes the kernel

@@ -243,7 +243,7 @@ func snapshotUses(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
 	for _, tt := range []struct {
 		state       sandbox.State
-		free, loose bool // it can be retired, also as one that nobody refers to
+		free, loose bool // whether it can be retired, and retired as unreferenced
 	}{
 		{sandbox.Starting, false, false},
 		{sandbox.Paused, false, false},

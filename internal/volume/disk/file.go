@@ -13,7 +13,7 @@ import (
 
 // The operations of this file work on one object. Their callers hold mu.
 
-// maxFile is the maximum size of a file: that of a Volume.
+// maxFile is the maximum size of a file: the size of a Volume.
 const maxFile = sandbox.MaxVolumeBytes
 
 // openFile opens the bytes of a regular file.
