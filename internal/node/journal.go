@@ -31,7 +31,7 @@ type entry struct {
 	Shape     sandbox.Shape         `json:"shape"`
 	Pooled    bool                  `json:"pooled,omitempty"`
 	Revision  int64                 `json:"revision,omitempty"`
-	Secrets   bool                  `json:"secrets,omitempty"` // its link got some
+	Secrets   bool                  `json:"secrets,omitempty"` // its link has some
 	Volumes   []string              `json:"volumes,omitempty"` // their IDs
 	Held      bool                  `json:"held,omitempty"`    // restored, and not thawed yet
 	Ended     *ending               `json:"ended,omitempty"`   // it died; not yet accepted by the session manager

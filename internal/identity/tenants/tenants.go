@@ -106,7 +106,7 @@ func (s *Service) Vouch(ctx context.Context, parent, id sandbox.TenantID) error 
 
 // note queues a record for a Tenant that may have none. The caller holds s.mu.
 func (s *Service) note(id, parent sandbox.TenantID) {
-	if s.known[id] && (parent == "" || !id.Hidden()) { // known without its parent if Hidden
+	if s.known[id] && (parent == "" || !id.Hidden()) { // a Hidden one may be known without its parent
 		return
 	}
 	if len(s.known) >= maxKnown {

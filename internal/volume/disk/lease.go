@@ -24,8 +24,8 @@ const (
 // or gone. The zero value is ready.
 type leases struct {
 	mu       sync.Mutex
-	held     map[uint64]lease // running or waiting changes of a file
-	changing map[uint64]int   // changes of a file that are under way or wait
+	held     map[uint64]lease // by file
+	changing map[uint64]int   // running or waiting changes of a file
 	last     int64            // number of the newest lease
 }
 
