@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command node runs sandboxes on its machine: one role of "cloud-sandbox serve" as a process of
-// its own.
+// Command node runs sandboxes on its machine: one role of "cloud-sandbox serve" as a
+// process of its own.
 package main
 
 import (

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command scheduler chooses the nodes that sandboxes start on: one role of "cloud-sandbox serve" as a process of
-// its own.
+// Command scheduler chooses the nodes that sandboxes start on: one role of "cloud-sandbox
+// serve" as a process of its own.
 package main
 
 import (

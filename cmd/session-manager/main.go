@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command session-manager keeps the life of every sandbox: one role of "cloud-sandbox serve" as a process of
-// its own.
+// Command session-manager manages the life of every sandbox: one role of "cloud-sandbox
+// serve" as a process of its own.
 package main
 
 import (

@@ -516,7 +516,7 @@ var (
 )
 
 func parseDomain(v string) (string, error) {
-	const maxDomain = 190 // that a port and an ID before it still make a name
+	const maxDomain = 190 // leaves space in a name for a port and an ID
 	if len(v) > maxDomain || !domainPattern.MatchString(v) {
 		return "", fmt.Errorf("%q is not a domain, in small letters, with or without :PORT", v)
 	}

@@ -192,8 +192,8 @@ func (q *queue) refuse(tenant sandbox.TenantID, patience time.Duration, due bool
 	return nil
 }
 
-// beyond is the number of turns before one more request of tenant over what patience
-// allows; negative: it may wait. q.mu is held.
+// beyond is by how many turns the wait of one more request of tenant exceeds patience;
+// negative: it may wait. q.mu is held.
 func (q *queue) beyond(tenant sandbox.TenantID, patience time.Duration) int {
 	return q.ahead(tenant, q.wants) - q.within(patience)
 }
@@ -266,8 +266,8 @@ func (q *queue) forfeit(tenant sandbox.TenantID, n int) {
 	}
 }
 
-// shorten cuts the queue from its end while the last one there would wait too long.
-// q.mu is held.
+// shorten cuts the queue from its end while the last request would wait too long. q.mu is
+// held.
 func (q *queue) shorten() {
 	now := time.Now()
 	for q.waiters > 1 {
@@ -345,7 +345,7 @@ func (q *queue) await(ctx context.Context, w *waiter, undo func()) error {
 	return ctx.Err()
 }
 
-// leave gives a slot of tenant back; took is how long it was held.
+// leave returns a slot of tenant; took is how long it was held.
 func (q *queue) leave(tenant sandbox.TenantID, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -355,7 +355,7 @@ func (q *queue) leave(tenant sandbox.TenantID, took time.Duration) {
 	q.shorten()
 }
 
-// leaveLast gives back the slot of a refill.
+// leaveLast returns the slot of a refill.
 func (q *queue) leaveLast(took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

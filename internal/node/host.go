@@ -48,7 +48,7 @@ const (
 type hostGauge struct {
 	read func() (HostState, error)
 
-	stale atomic.Bool // something was given back since the last reading
+	stale atomic.Bool // resources were freed since the last reading
 
 	mu    sync.Mutex
 	state HostState

@@ -97,7 +97,7 @@ func (j journal) read() (map[string]*entry, error) {
 	all := map[string]*entry{}
 	for _, f := range files {
 		if strings.HasSuffix(f.Name(), asideSuffix) {
-			_ = os.Remove(filepath.Join(j.dir, f.Name())) // a write that a crash cut
+			_ = os.Remove(filepath.Join(j.dir, f.Name())) // an interrupted write
 			continue
 		}
 		id, ok := strings.CutSuffix(f.Name(), entrySuffix)

@@ -277,7 +277,7 @@ func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) 
 		n.mu.Unlock()
 		return nil, sandbox.Errorf(sandbox.Conflict, "the boot runs already")
 	}
-	n.boots[id] = b // before it starts, so that no comparison takes it for a stray
+	n.boots[id] = b // before it starts, so that compare does not take it for a stray
 	n.mu.Unlock()
 	step := StepStart
 	if spec.From != "" {
