@@ -6,8 +6,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// YieldOf turns a number of milliseconds that a request names into
-// StartRequest.Yield; Invalid when it is out of bounds.
+// YieldOf converts a request's yield_ms to StartRequest.Yield; Invalid when it is out of
+// bounds.
 func YieldOf(ms int64) (time.Duration, error) {
 	if ms < 1 || ms > MaxYield.Milliseconds() {
 		return 0, sandbox.Errorf(sandbox.Invalid, "yield_ms must be between 1 and %d; background answers at once", MaxYield.Milliseconds())
@@ -15,7 +15,7 @@ func YieldOf(ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// OutputBound returns the bound of output that a request names, of at most most bytes;
+// OutputBound checks a request's max_output_bytes, which is at least 1 and at most most;
 // Invalid when it is out of bounds.
 func OutputBound(n, most int) (int, error) {
 	if n < 1 || n > most {

@@ -7,15 +7,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Interpreters is what this package asks of the agent inside one Boot about
-// interpreters that keep their state. As for Guest, what it answers is hostile
-// input, and its errors carry Codes: NotFound for a context that is not there,
-// Exhausted for one that is busy or one too many, Invalid, Conflict,
-// Unavailable.
+// Interpreters manages the stateful interpreters of the agent inside one Boot. As for
+// Guest, its answers are hostile input and its errors carry Codes: NotFound for an absent
+// context, Exhausted for a busy context or one too many, Invalid, Conflict, Unavailable.
 type Interpreters interface {
-	// Execute runs code in a context to its end, as Guest.Run does. An error of
-	// handle, and the end of ctx, interrupt it, unless it is a Process of its own;
-	// what it left stays.
+	// Execute runs code in a context to its end, as Guest.Run does. An error of handle or
+	// the end of ctx interrupts the code, unless it is a Process of its own. The context
+	// keeps its state.
 	Execute(ctx context.Context, req CellRequest, handle func(RunEvent) error) (RunEnd, error)
 	Contexts(ctx context.Context) ([]Context, error)
 	CreateContext(ctx context.Context, spec ContextSpec) (Context, error)
@@ -23,32 +21,32 @@ type Interpreters interface {
 	// InterruptContext reports whether something ran.
 	InterruptContext(ctx context.Context, id string) (bool, error)
 	DeleteContext(ctx context.Context, id string) error
-	// Programs returns those of names that are in the PATH.
+	// Programs returns the subset of names that is in the PATH.
 	Programs(ctx context.Context, names []string) ([]string, error)
 }
 
 // CellRequest asks for one execution in a context.
 type CellRequest struct {
-	Context        string // ID; empty: the default one of Language and User
+	Context        string // ID; empty: the default context of Language and User
 	Language, User string
 	Code           string
 	Stdin          []byte
 	Env            map[string]string
 	Cwd            string
-	Timeout        time.Duration // from its start, which may have to wait
-	MaxOutput      int64         // as of a RunRequest
-	As             *RunAs        // as of a RunRequest
+	Timeout        time.Duration // from the start of the code, which may have to wait
+	MaxOutput      int64         // as in RunRequest
+	As             *RunAs        // as in RunRequest
 }
 
-// Cell says which context an execution ran in.
+// Cell identifies the context of an execution.
 type Cell struct {
 	ContextID string
 	Count     int64 // executions of the context so far, this one included
-	Restarted bool  // the interpreter is not that of the execution before
+	Restarted bool  // the interpreter differs from the previous execution's
 	Lost      bool  // the interpreter ended: the next execution gets a fresh one
 }
 
-// Value is what code gave, in one or more representations.
+// Value is a result of code, in one or more representations.
 type Value struct {
 	Main bool              // the value of the last expression
 	Data map[string]string // by MIME type: bytes in base64, JSON as text
@@ -64,7 +62,7 @@ type ContextSpec struct {
 	Language, Cwd, User string
 }
 
-// Context is one interpreter that keeps its state, or the place for one.
+// Context is a slot for one stateful interpreter.
 type Context struct {
 	SandboxID string
 	ID        string
@@ -73,14 +71,14 @@ type Context struct {
 	User      string
 	Default   bool
 	Alive     bool  // it has an interpreter
-	Busy      bool  // which is at work
+	Busy      bool  // its interpreter is running code
 	Count     int64 // executions so far
 }
 
 // maxContextID bounds the ID of a context.
 const maxContextID = 64
 
-// checkContextID returns NotFound for what can be no context's ID.
+// checkContextID returns NotFound for a string that cannot be the ID of a context.
 func checkContextID(id string) error {
 	if id == "" {
 		return sandbox.Errorf(sandbox.Invalid, "context_id is empty")
@@ -108,7 +106,7 @@ func (s *Service) Contexts(ctx context.Context, tenant sandbox.TenantID, idOrNam
 	return all, err
 }
 
-// CreateContext makes a context. Invalid for a language that keeps no state.
+// CreateContext creates a context. Invalid for a language that keeps no state.
 func (s *Service) CreateContext(ctx context.Context, tenant sandbox.TenantID, idOrName string, spec ContextSpec) (Context, error) {
 	if spec.Language == "" {
 		return Context{}, sandbox.Errorf(sandbox.Invalid, "language is missing; a context runs %s", keptNames())
@@ -138,8 +136,8 @@ func (s *Service) CreateContext(ctx context.Context, tenant sandbox.TenantID, id
 	return c, err
 }
 
-// RestartContext ends a context's interpreter, and what runs in it. The next
-// execution gets a fresh one.
+// RestartContext ends a context's interpreter and the code in it. The next execution gets
+// a fresh one.
 func (s *Service) RestartContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string) (Context, error) {
 	var c Context
 	err := s.withContext(ctx, tenant, idOrName, id, func(sb sandbox.Sandbox, guest Interpreters) (err error) {
@@ -150,8 +148,8 @@ func (s *Service) RestartContext(ctx context.Context, tenant sandbox.TenantID, i
 	return c, err
 }
 
-// InterruptContext interrupts what runs in a context and leaves its state. It
-// reports whether something ran.
+// InterruptContext interrupts the code in a context and leaves its state. ran reports
+// whether any code ran.
 func (s *Service) InterruptContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string) (ran bool, err error) {
 	err = s.withContext(ctx, tenant, idOrName, id, func(_ sandbox.Sandbox, guest Interpreters) (err error) {
 		ran, err = guest.InterruptContext(ctx, id)
@@ -167,8 +165,8 @@ func (s *Service) DeleteContext(ctx context.Context, tenant sandbox.TenantID, id
 	})
 }
 
-// withContext calls f with the Sandbox that is to have a context. That there is
-// no such Sandbox comes before what is wrong with the context.
+// withContext calls f with the Sandbox of a context. An absent Sandbox is reported before
+// an invalid context ID.
 func (s *Service) withContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string, f func(sandbox.Sandbox, Interpreters) error) error {
 	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
 	if err == nil {

@@ -20,12 +20,12 @@ const (
 	DefaultWait  = time.Minute
 	MaxWait      = time.Hour
 	MaxCondition = 2048 // bytes
-	// inputTime is longer than a Guest waits for a Process to read.
+	// inputTime exceeds the time that a Guest waits for a Process to read.
 	inputTime = 45 * time.Second
 )
 
-// WriteInput gives input to a Process. It returns Timeout, saying how much the
-// Process took, when it does not read.
+// WriteInput writes to the standard input of a Process. If the Process does not read all
+// of it, WriteInput returns Timeout with the number of bytes it took.
 func (s *Service) WriteInput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, in Input) error {
 	n, err := s.writeInput(ctx, tenant, ref, in)
 	if err == nil && n < int64(len(in.Data)) {
@@ -34,12 +34,12 @@ func (s *Service) WriteInput(ctx context.Context, tenant sandbox.TenantID, ref P
 	return err
 }
 
-// feedPace is how long it takes at least until a Process is asked again to read
-// what it did not read.
+// feedPace is the minimum time between two attempts to write input that a Process did not
+// read.
 const feedPace = time.Second
 
-// Feed is WriteInput that waits for a Process which does not read, and with an
-// offset for a Guest that does not answer, until ctx ends.
+// Feed is WriteInput that retries until ctx ends while the Process does not read, and, if
+// in has an offset, while the Guest does not answer.
 func (s *Service) Feed(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, in Input) error {
 	for {
 		start := time.Now()
@@ -52,7 +52,7 @@ func (s *Service) Feed(ctx context.Context, tenant sandbox.TenantID, ref Process
 		if in.From != nil {
 			in.From = new(*in.From + n)
 		}
-		select { // a Guest says at once what it likes
+		select { // a hostile Guest may answer at once
 		case <-time.After(feedPace - time.Since(start)):
 		case <-ctx.Done():
 			return ctx.Err()
@@ -60,12 +60,12 @@ func (s *Service) Feed(ctx context.Context, tenant sandbox.TenantID, ref Process
 	}
 }
 
-// writeInput returns how much of the data the Process has.
+// writeInput returns how many bytes of the data the Process has.
 func (s *Service) writeInput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, in Input) (int64, error) {
 	if len(in.Data) > MaxInput {
 		return 0, sandbox.Errorf(sandbox.TooLarge, "one write may have at most %d bytes", MaxInput)
 	}
-	ctx, leave := context.WithCancel(ctx) // the use of the Sandbox that it is ends with it
+	ctx, leave := context.WithCancel(ctx) // ends this call's use of the Sandbox
 	defer leave()
 	sb, guest, id, err := s.open(ctx, tenant, ref)
 	if err != nil {
@@ -110,11 +110,11 @@ func (s *Service) Resize(ctx context.Context, tenant sandbox.TenantID, ref Proce
 	})
 }
 
-// WaitResult is what came of Wait.
+// WaitResult is the result of Wait.
 type WaitResult struct {
 	Process
 	Met        bool
-	HTTPStatus int // of the last answer; 0: there was none
+	HTTPStatus int // of the last response; 0: there was none
 	Line       string
 	Offset     int64 // after Line
 }

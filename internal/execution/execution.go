@@ -1,5 +1,5 @@
-// Package execution runs code in Sandboxes: which program runs a language, how
-// long it may take, how much of its output is kept, and what its end means.
+// Package execution runs code in Sandboxes: it selects the program for a language,
+// enforces timeouts and output bounds, and maps ends to statuses.
 package execution
 
 import (
@@ -21,8 +21,8 @@ import (
 const (
 	DefaultTimeout = 60 * time.Second
 	MaxTimeout     = time.Hour
-	// NoTimeout is the Timeout of a Request for as long as the program runs. It needs
-	// a Sandbox.
+	// NoTimeout, as the Timeout of a Request, lets the program run without a limit. It
+	// needs a Sandbox.
 	NoTimeout        time.Duration = -1
 	DefaultMaxOutput               = 1 << 20  // bytes, each stream
 	MaxMaxOutput                   = 16 << 20 // bytes, each stream
@@ -33,16 +33,16 @@ const (
 )
 
 const (
-	// guardTime is what a Guest gets, beyond the timeout that it enforces, to
-	// say that it did.
+	// guardTime is the extra time that a Guest has, beyond the timeout that it enforces,
+	// to report that timeout.
 	guardTime = 5 * time.Second
-	// lossTime is how long the word that a Sandbox ended may take to arrive
-	// after its connection broke.
+	// lossTime bounds the wait for the record of a Sandbox's end after its connection
+	// broke.
 	lossTime = 3 * time.Second
-	// releaseTime is how long ending a borrowed Sandbox may take.
+	// releaseTime bounds the time to end a borrowed Sandbox.
 	releaseTime = 30 * time.Second
-	// borrowMargin is what a borrowed Sandbox lives longer than its execution
-	// may, should nobody be left to release it.
+	// borrowMargin is how much longer than its execution a borrowed Sandbox may live, in
+	// case it is never released.
 	borrowMargin = time.Minute
 )
 
@@ -57,7 +57,7 @@ const (
 	StatusPids     Status = "pids"      // it reached the limit of processes
 	StatusDiskFull Status = "disk_full" // it reached the limit of the disk
 	StatusKilled   Status = "killed"    // a signal ended it, or its Sandbox ended under it
-	StatusPaused   Status = "paused"    // its Sandbox was paused: it goes on when that resumes
+	StatusPaused   Status = "paused"    // its Sandbox was paused: it continues on resume
 )
 
 // Statuses lists every Status.
@@ -78,54 +78,55 @@ type Request struct {
 	Stdin     string
 	MaxOutput int // bytes kept of each stream; zero: DefaultMaxOutput
 
-	// Key is an idempotency key: what an earlier request with it started in the
-	// Sandbox is followed, and outlives whoever asked for a while. Empty: none.
+	// Key is an idempotency key: the request follows the execution that an earlier
+	// request with this Key started in the Sandbox. That execution outlives its client
+	// for a while. Empty: none.
 	Key string
-	// Resume is what emit was told of it before.
+	// Resume is the position that an earlier request's emit had reached.
 	Resume Cursor
-	// Again is whether this is not the first request with Key: where no Process is
-	// found again by its key, nothing is run.
+	// Again is whether this is not the first request with Key: if no Process with the Key
+	// is found, nothing is run.
 	Again bool
 }
 
-// Cursor says how far a listener is.
+// Cursor is a listener's position.
 type Cursor struct {
-	Stdout, Stderr int64 // offset of the first byte of each stream that it lacks
-	Values         int   // that it has
+	Stdout, Stderr int64 // offset of the first byte of each stream that the listener lacks
+	Values         int   // number that the listener has
 }
 
-// Result is how an execution ended. What it keeps takes room until Close.
+// Result describes a finished execution. It holds spooled output until Close.
 type Result struct {
 	SandboxID     string
-	ProcessID     string // what ran, or runs, as clients name it; empty: the Guest is of an earlier version
-	Offset        int64  // of the output that would come next
+	ProcessID     string // ID of the Process as clients see it; empty: the Guest is of an earlier version
+	Offset        int64  // of the next output
 	Status        Status
 	Stdout        *spool.Spool // valid UTF-8, at most MaxOutput bytes
 	Stderr        *spool.Spool
-	StdoutBytes   *spool.Spool // at most MaxOutput; nil: they are those of Stdout
+	StdoutBytes   *spool.Spool // at most MaxOutput; nil: same as Stdout
 	StderrBytes   *spool.Spool
-	StdoutDropped int64 // bytes after what Stdout holds
+	StdoutDropped int64 // bytes beyond Stdout
 	StderrDropped int64
 	ExitCode      int      // 128 + signal when a signal ended it, 124 after a timeout
 	Problem       *Problem // nil when Status is StatusOK
 	Duration      time.Duration
-	Cell          *Cell // where it ran, if in a context
+	Cell          *Cell // nil: not in a context
 	Values        Values
-	ValuesDropped int64 // beyond what an execution may give
+	ValuesDropped int64 // beyond the limit of one execution
 }
 
-// Close gives up what a Result keeps.
+// Close releases the output and values of a Result.
 func (r *Result) Close() {
 	for _, s := range []*spool.Spool{r.Stdout, r.Stderr, r.StdoutBytes, r.StderrBytes, &r.Values.spool} {
 		s.Close()
 	}
 }
 
-// Problem says in words why a Result is not StatusOK.
+// Problem explains why a Result is not StatusOK.
 type Problem struct {
-	// Name is that of an exception, or "exit_code", "not_started",
-	// "compile_error", "signal", "timeout", "oom", "pids", "disk_full",
-	// "interrupted", "context_restarted", "sandbox_paused" or "sandbox_ended".
+	// Name is the name of an exception, or "exit_code", "not_started", "compile_error",
+	// "signal", "timeout", "oom", "pids", "disk_full", "interrupted",
+	// "context_restarted", "sandbox_paused" or "sandbox_ended".
 	Name      string
 	Message   string
 	Traceback string // of an exception
@@ -142,34 +143,34 @@ const (
 	EventGap    EventKind = "dropped" // Dropped is set
 )
 
-// Event is what happens while code runs. Texts are valid UTF-8; those of one
-// stream, joined, are all of it.
+// Event reports progress of running code. Texts are valid UTF-8; the Texts of one stream,
+// joined, are the whole stream.
 type Event struct {
 	Kind      EventKind
-	SandboxID string // of a start, as ProcessID
+	SandboxID string // of a start, like ProcessID
 	ProcessID string // as in a Result
 	Text      string
-	Bytes     []byte // that Text stands for, where it is not exactly they; else nil
+	Bytes     []byte // the exact bytes, where Text differs from them; else nil
 	Value     *Value
-	Dropped   int64  // bytes of output that are kept no more
-	Next      Cursor // of a listener that has this event
+	Dropped   int64  // bytes of output that are no longer kept
+	Next      Cursor // of a listener that has this Event
 }
 
-// Config is what a Service is made of.
+// Config holds the dependencies of a Service.
 type Config struct {
 	Sandboxes sandboxes
 	Guests    *Guests
-	// Spools bounds what Results keep that nobody has read; nil: nothing does.
+	// Spools bounds unread Results; nil: no bound.
 	Spools *spool.Budget
 	Log    *slog.Logger
-	// Observe is told of every execution that ended; nil: nobody is.
+	// Observe is called for every execution that ended; may be nil.
 	Observe func(language string, status Status, took time.Duration)
-	// Event is told of executions that a limit ended; nil: nobody is.
+	// Event is called for executions that a limit ended; may be nil.
 	Event func(e sandbox.Event)
 }
 
-// sandboxes is the part of the session manager that an execution calls, which may have
-// a Sandbox of its own.
+// sandboxes is the part of the session manager that an execution calls to find a Sandbox
+// or borrow one.
 type sandboxes interface {
 	Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error)
 	Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
@@ -192,17 +193,16 @@ func New(c Config) *Service {
 	return &Service{Config: c}
 }
 
-// Run runs req to its end. emit, when not nil, is called one call at a time for
-// what happens meanwhile; its error ends the execution and is returned. So does
-// the end of ctx, unless its cause is Unavailable: then it is this server that
-// ends, and the client comes back to the next one. With a Key the execution has
-// abandonTime before it ends, in which a request with that Key takes it up. Code
-// that fails, times out or dies with its Sandbox is a Result, not an error; so is
-// code whose Sandbox was paused, which goes on when that resumes.
+// Run runs req to its end. emit, if not nil, is called serially for each Event; its error
+// ends the execution and is returned. The end of ctx ends the execution too, unless its
+// cause is Unavailable: then this server is shutting down, and the client reconnects to
+// the next one. An execution with a Key continues for abandonTime, in which a request
+// with the same Key can take it up. Code that fails, times out or dies with its Sandbox
+// is a Result, not an error. So is code whose Sandbox was paused; it continues on resume.
 //
-// It returns Invalid or TooLarge for a request that cannot be run, NotFound for
-// a Sandbox that is absent, Conflict for one that does not run, Unavailable for
-// one that does not answer, and whatever creating a borrowed one returns.
+// Run returns Invalid or TooLarge for a request that cannot be run, NotFound for an
+// absent Sandbox, Conflict for a Sandbox that is not running, Unavailable for a Sandbox
+// that does not answer, and any error of creating a borrowed Sandbox.
 func (s *Service) Run(ctx context.Context, tenant sandbox.TenantID, req Request, emit func(Event) error) (Result, error) {
 	lang, err := req.complete()
 	if err != nil {
@@ -217,8 +217,8 @@ func (s *Service) Run(ctx context.Context, tenant sandbox.TenantID, req Request,
 	return s.run(ctx, tenant, lang, req, emit)
 }
 
-// complete fills in defaults and checks everything that needs no Sandbox.
-// Afterwards a Timeout of zero is none.
+// complete fills in defaults and checks everything that needs no Sandbox. Afterwards a
+// zero Timeout means no timeout.
 func (r *Request) complete() (language, error) {
 	switch r.Timeout {
 	case 0:
@@ -258,7 +258,7 @@ func (r *Request) complete() (language, error) {
 	return lang, err
 }
 
-// language finds the Request's language. A context's own need not be named.
+// language finds the Request's language. It may be left out when a Context is named.
 func (r *Request) language() (language, error) {
 	if r.Context == "" {
 		return languageNamed(r.Language)
@@ -298,7 +298,7 @@ func (r *Request) checkSizes() error {
 	return nil
 }
 
-// runBorrowed runs req in a Sandbox made for it, which is ended in any case.
+// runBorrowed runs req in a Sandbox created for it, which is always ended.
 func (s *Service) runBorrowed(ctx context.Context, tenant sandbox.TenantID, lang language, req Request, emit func(Event) error) (Result, error) {
 	sb, err := s.Sandboxes.Create(ctx, tenant, sandbox.CreateRequest{
 		Timeout: max(sandbox.DefaultAcquireTimeout, req.Timeout+guardTime+borrowMargin),
@@ -311,8 +311,7 @@ func (s *Service) runBorrowed(ctx context.Context, tenant sandbox.TenantID, lang
 	return s.run(ctx, tenant, lang, req, emit)
 }
 
-// release ends a borrowed Sandbox, also when ctx has ended. One that is gone
-// already is as good.
+// release ends a borrowed Sandbox, even after ctx has ended. It ignores NotFound.
 func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
@@ -323,8 +322,8 @@ func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id strin
 	}
 }
 
-// End ends a Tenant's Sandbox because its owner lets it go, and returns its last
-// record. It returns NotFound for one that is absent or has ended.
+// End ends a Tenant's Sandbox at its owner's request and returns its last record. It
+// returns NotFound for a Sandbox that is absent or has ended.
 func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
 	if err := s.Guests.TellUse(ctx); err != nil { // so that the certificate has the last output
 		s.Log.WarnContext(ctx, "reporting the use of sandboxes before an end failed", telemetry.KeyError, err.Error())
@@ -337,19 +336,18 @@ func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	return sb, nil
 }
 
-// limits reports whether a limit of the Sandbox ended an execution. A timeout is
-// the client's own.
+// limits reports whether a limit of the Sandbox ended an execution. A timeout does not
+// count: the client sets it.
 func limits(s Status) bool { return s == StatusOOM || s == StatusPids || s == StatusDiskFull }
 
-// errPaused is for a request that a pause overtook.
+// errPaused is the error of a request during which the Sandbox was paused.
 func errPaused(cause error) error {
 	e := sandbox.Errorf(sandbox.Unavailable, "the sandbox was paused just now: try again, and it resumes").WithCause(cause)
 	e.RetryAfter = time.Second
 	return e
 }
 
-// awaitEnd looks at the record of sb until the Boot that it had is no more, or
-// lossTime has passed.
+// awaitEnd polls the record of sb until its Boot has ended, or for lossTime.
 func (s *Service) awaitEnd(ctx context.Context, sb sandbox.Sandbox) (now sandbox.Sandbox, ended bool, err error) {
 	late := time.NewTimer(lossTime)
 	defer late.Stop()
@@ -368,7 +366,7 @@ func (s *Service) awaitEnd(ctx context.Context, sb sandbox.Sandbox) (now sandbox
 	}
 }
 
-// statusOf is what the end of a Sandbox means for what ran in it.
+// statusOf maps the end of a Sandbox to the Status of code that ran in it.
 func statusOf(cause sandbox.Cause) Status {
 	switch cause {
 	case sandbox.CauseOOM:
@@ -379,7 +377,7 @@ func statusOf(cause sandbox.Cause) Status {
 	return StatusKilled
 }
 
-// result joins what the Guest says of the end with what was kept.
+// result combines the Guest's report of the end with the kept output.
 func result(id string, req Request, end RunEnd, out *output) Result {
 	res := Result{
 		SandboxID:     id,
@@ -409,7 +407,7 @@ func result(id string, req Request, end RunEnd, out *output) Result {
 	return res
 }
 
-// Exit codes as shells say them.
+// Exit codes as in shells.
 const (
 	exitTimeout = 124 // as of timeout(1)
 	exitUnknown = 125 // it has not ended
@@ -418,7 +416,7 @@ const (
 	exitKilled  = exitSignal + int(syscall.SIGKILL)
 )
 
-// verdict is what an end means to a client.
+// verdict maps an end to the client's status, exit code and Problem.
 func verdict(req Request, end RunEnd) (Status, int, *Problem) {
 	code := exitCode(end)
 	switch end.Status {
@@ -456,8 +454,8 @@ func problem(name, format string, args ...any) *Problem {
 	return &Problem{Name: name, Message: fmt.Sprintf(format, args...)}
 }
 
-// exitCode is the end as a shell says it, within 0 to 255 whatever the Guest
-// says.
+// exitCode returns a shell's exit code for the end. It is within 0 to 255 even if the
+// Guest's is not.
 func exitCode(end RunEnd) int {
 	if end.Signal > 0 {
 		return exitSignal + end.Signal&0x7f

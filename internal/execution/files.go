@@ -5,43 +5,42 @@ import (
 	"io"
 )
 
-// Trees works on files in a Guest beyond single ones. User is
-// who acts, everywhere; empty: the Sandbox's default. Paths are absolute and
-// clean. Errors are those of Guest.
+// Trees works on directory trees in a Guest. User is the acting user in all requests;
+// empty: the Sandbox's default. Paths are absolute and clean. Errors are as for Guest.
 type Trees interface {
-	// Copy copies a file, link or directory and returns what is now at the
-	// destination. What exists is a Conflict, unless it may be overwritten.
+	// Copy copies a file, link or directory and returns the destination's Entry. An
+	// existing destination is a Conflict, unless Overwrite is set.
 	Copy(ctx context.Context, req CopyRequest) (Copied, error)
 	// Chmod changes permissions and returns how many were changed.
 	Chmod(ctx context.Context, req ChmodRequest) (changed int64, err error)
 	// Search looks for lines in files, or for files by name.
 	Search(ctx context.Context, req SearchRequest) (Found, error)
-	// Archive streams what is in a directory. The caller closes the stream; its
-	// end other than io.EOF means that the archive is not whole.
+	// Archive streams the contents of a directory. The caller closes the stream; an end
+	// other than io.EOF means that the archive is incomplete.
 	Archive(ctx context.Context, user, path string, format ArchiveFormat) (io.ReadCloser, error)
 	// Extract unpacks an archive into a directory, which is made if it is not
 	// there, and writes nowhere else. Format may be empty: the content says.
 	Extract(ctx context.Context, user, path string, format ArchiveFormat, archive io.Reader) (Extracted, error)
-	// Replace replaces text in files, each as a whole. Another number of
-	// occurrences than is expected is a Conflict, and nothing is changed.
+	// Replace replaces text in files, each file atomically. If the number of occurrences
+	// is not the expected one, it returns Conflict and changes nothing.
 	Replace(ctx context.Context, req ReplaceRequest) (Replaced, error)
-	// Watch calls handle, one call at a time, with where it begins and then with
-	// each change, until handle fails, ctx ends, or the directory is gone, which
-	// is NotFound. It never returns nil.
+	// Watch calls handle serially, first with the starting position and then with each
+	// change, until handle fails, ctx ends, or the directory is removed (NotFound). It
+	// never returns nil.
 	Watch(ctx context.Context, req WatchRequest, handle func(WatchEvent) error) error
-	// Changes returns what has changed since a cursor, oldest first.
+	// Changes returns the changes since a cursor, oldest first.
 	Changes(ctx context.Context, req WatchRequest) (WatchPosition, []FileChange, error)
 }
 
 // CopyRequest asks for a copy.
 type CopyRequest struct {
 	User                string
-	Source, Destination string // Destination is the copy itself
+	Source, Destination string // Destination is the path of the copy itself
 	Recursive           bool   // needed for a directory
 	Overwrite           bool
 }
 
-// Copied is what a copy did.
+// Copied is the result of a copy.
 type Copied struct {
 	Entry        Entry
 	Files, Bytes int64

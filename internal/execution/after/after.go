@@ -16,14 +16,14 @@ type rest struct {
 	do    []func()
 }
 
-// With returns ctx for a request, and begin, which does what was put off, in
-// order. It is called once, when the answer has gone out or there will be none.
+// With returns ctx for a request, and begin, which runs the deferred work in order. Call
+// begin once, after the response is sent or when there will be none.
 func With(ctx context.Context) (_ context.Context, begin func()) {
 	r := new(rest)
 	return context.WithValue(ctx, key{}, r), r.begin
 }
 
-// Pending reports whether anything of the request of ctx was put off.
+// Pending reports whether the request of ctx has deferred work.
 func Pending(ctx context.Context) bool {
 	r, _ := ctx.Value(key{}).(*rest)
 	if r == nil {
@@ -34,9 +34,9 @@ func Pending(ctx context.Context) bool {
 	return len(r.do) > 0
 }
 
-// Answer has do called once the request of ctx is answered, by the goroutine that
-// answers it; at once when it is, or when ctx is of no request. do must not wait
-// for anything.
+// Answer defers do until the request of ctx is answered; the goroutine that answers runs
+// it. do runs at once when the answer is already sent or ctx belongs to no request. do
+// must not block.
 func Answer(ctx context.Context, do func()) {
 	r, _ := ctx.Value(key{}).(*rest)
 	if r == nil || !r.put(do) {
@@ -44,7 +44,7 @@ func Answer(ctx context.Context, do func()) {
 	}
 }
 
-// put reports whether it put do off.
+// put reports whether it deferred do.
 func (r *rest) put(do func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

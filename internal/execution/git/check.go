@@ -9,19 +9,18 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// Bounds of what clients ask for.
+// Bounds of client requests.
 const (
 	defaultTime = 5 * time.Minute // of calls over the network
 	maxTime     = time.Hour
 	maxURL      = 2048     // bytes
-	maxAdded    = 1000     // that are staged by name
+	maxAdded    = 1000     // files that are staged by name
 	maxMessage  = 64 << 10 // bytes
 	maxAuthor   = 256      // bytes
 	maxDepth    = 1 << 30
 )
 
-// Place checks where in a Sandbox a call is made, and by whom. An empty path is
-// the workspace.
+// Place checks the directory and user of a call. An empty path is the workspace.
 func Place(path, user string) (cleanPath, actor string, err error) {
 	if cleanPath, err = execution.Path("path", cmp.Or(path, execution.Workspace)); err != nil {
 		return "", "", err
@@ -30,7 +29,7 @@ func Place(path, user string) (cleanPath, actor string, err error) {
 	return cleanPath, actor, err
 }
 
-// Timeout is how long a call over the network may take; zero asks for the default.
+// Timeout returns the timeout of a call over the network; zero means the default.
 func Timeout(asked time.Duration) (time.Duration, error) {
 	if asked > maxTime {
 		return 0, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be at most %d", int(maxTime.Seconds()))
@@ -38,7 +37,7 @@ func Timeout(asked time.Duration) (time.Duration, error) {
 	return cmp.Or(asked, defaultTime), nil
 }
 
-// NewClone checks what a client wants to clone. A nil depth is all of it.
+// NewClone checks a clone request. A nil depth is the full history.
 func NewClone(url, branch string, depth *int) (Clone, error) {
 	c := Clone{URL: url, Branch: branch}
 	switch {
@@ -52,7 +51,7 @@ func NewClone(url, branch string, depth *int) (Clone, error) {
 	return c, nil
 }
 
-// CheckAdded checks what a client wants to stage: files by name, or all.
+// CheckAdded checks a request to stage files: by name, or all.
 func CheckAdded(files []string, all bool) error {
 	switch {
 	case all == (len(files) > 0):
@@ -68,8 +67,7 @@ func CheckAdded(files []string, all bool) error {
 	return nil
 }
 
-// Check checks what a client wants to commit. authored is whether it names an
-// author.
+// Check checks a commit request. authored is whether it names an author.
 func (c Commit) Check(authored bool) error {
 	if strings.TrimSpace(c.Message) == "" || len(c.Message) > maxMessage || strings.ContainsRune(c.Message, 0) {
 		return sandbox.Errorf(sandbox.Invalid, "message needs 1 to %d bytes, without zero bytes", maxMessage)

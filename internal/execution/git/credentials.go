@@ -15,18 +15,17 @@ const (
 	maxPassword = 4096
 )
 
-// Credentials are for one call and one host. They reach git through a pipe that
-// ends with the call: they are in no argument, no environment variable and no
-// file.
+// Credentials are valid for one call and one host. They reach git through a pipe that
+// ends with the call. They appear in no argument, environment variable or file.
 type Credentials struct {
-	Username string // empty: git, which does for tokens
+	Username string // empty: "git", which works for tokens
 	Password string // or a token
-	Host     string // who gets them, with a port if there is one; empty: the host of the URL
+	Host     string // that may receive them, with a port if there is one; empty: the host of the URL
 
-	protocol string // once it is known
+	protocol string // set by forURL
 }
 
-// Check refuses credentials that cannot be said to git.
+// Check rejects credentials that git's protocol cannot carry.
 func (c *Credentials) Check() error {
 	switch {
 	case c.Password == "" || len(c.Password) > maxPassword:
@@ -41,11 +40,10 @@ func (c *Credentials) Check() error {
 	return nil
 }
 
-// hostPattern keeps a host from being anything else within a script.
+// hostPattern keeps a host from injecting script text.
 var hostPattern = regexp.MustCompile(`^([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?$`)
 
-// forURL returns the credentials as they are lent for a repository: to its host
-// and no other.
+// forURL returns the credentials restricted to the host of a repository's URL.
 func (c *Credentials) forURL(raw string) (*Credentials, error) {
 	if c == nil {
 		return nil, nil
@@ -68,11 +66,11 @@ func (c *Credentials) forURL(raw string) (*Credentials, error) {
 	return &lent, nil
 }
 
-// wrapper moves its input out of the way, to where only the helper looks.
+// wrapper moves its input to descriptor 3, which only the helper reads.
 const wrapper = `exec 3<&0 </dev/null; exec "$@"`
 
-// helper answers git's question for this protocol and host from descriptor 3, and
-// keeps nothing.
+// helper answers git's request for this protocol and host from descriptor 3, and stores
+// nothing.
 func (c *Credentials) helper() string {
 	return `!f() { test "$1" = get || exit 0; p=; h=; while IFS= read -r l && test -n "$l"; do case "$l" in ` +
 		`protocol=` + c.protocol + `) p=1;; host='` + strings.ToLower(c.Host) + `'|host='` + c.Host + `') h=1;; esac; done; ` +
@@ -91,7 +89,7 @@ func (c *Credentials) lend(req *execution.RunRequest, args []string) {
 	req.Stdin = []byte("username=" + c.Username + "\npassword=" + c.Password + "\n")
 }
 
-// hide takes the password out of what git said.
+// hide redacts the password in git's output.
 func (c *Credentials) hide(s string) string {
 	if c == nil {
 		return s
