@@ -18,8 +18,8 @@ type Trees interface {
 	// Archive streams the contents of a directory. The caller closes the stream; an end
 	// other than io.EOF means that the archive is incomplete.
 	Archive(ctx context.Context, user, path string, format ArchiveFormat) (io.ReadCloser, error)
-	// Extract unpacks an archive into a directory, which is made if it is not
-	// there, and writes nowhere else. Format may be empty: the content says.
+	// Extract unpacks an archive into a directory, which it creates if missing, and
+	// writes nowhere else. An empty format is detected from the content.
 	Extract(ctx context.Context, user, path string, format ArchiveFormat, archive io.Reader) (Extracted, error)
 	// Replace replaces text in files, each file atomically. If the number of occurrences
 	// is not the expected one, it returns Conflict and changes nothing.

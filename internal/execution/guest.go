@@ -8,10 +8,10 @@ import (
 )
 
 // Guest is the agent inside one Boot. It joins the ports below for the code that opens
-// Guests and hands them out; everything else takes the ports whose methods it calls.
+// Guests and hands them out. All other code takes only the ports that it calls.
 //
-// What a Guest answers is hostile input: an implementation bounds sizes,
-// counts and times before it hands anything over.
+// A Guest's answers are hostile input: an implementation bounds sizes, counts and times
+// before it passes anything on.
 //
 // Methods of all ports are safe for concurrent use and return soon after ctx ends. An
 // error carries a Code: Invalid for a wrong path, user or directory, NotFound,
@@ -27,16 +27,15 @@ type Guest interface {
 	Inspector
 	// Warm opens a connection ahead of the first call.
 	Warm(ctx context.Context) error
-	// Close frees idle connections; calls under way are not disturbed.
+	// Close frees idle connections; calls in progress continue.
 	Close()
 }
 
 // Runner runs programs in a Guest. The rules of Guest apply.
 type Runner interface {
-	// Run runs one program to its end and calls handle, one call at a time, for
-	// its start and each piece of its output. An error of handle, and the end of
-	// ctx, kill the program and everything it started, unless it is a Process of
-	// its own (RunRequest.As).
+	// Run runs one program to its end and calls handle serially, for its start and each
+	// piece of its output. An error of handle or the end of ctx kills the program and
+	// everything it started, unless it is a Process of its own (RunRequest.As).
 	Run(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error)
 }
 
@@ -48,8 +47,8 @@ type Files interface {
 	// WriteFile replaces the file's content with all of body and makes missing
 	// directories above it. size is -1 when it is not known.
 	WriteFile(ctx context.Context, path string, body io.Reader, size int64) (Entry, error)
-	// List returns what is below a directory, down to depth levels, at least 1.
-	// truncated says that there was more than a reply may hold.
+	// List returns the entries below a directory, down to depth levels, at least 1.
+	// truncated reports that the reply was cut at its size limit.
 	List(ctx context.Context, path string, depth int) (entries []Entry, truncated bool, err error)
 	// Stat does not follow a symbolic link at the end of path.
 	Stat(ctx context.Context, path string) (Entry, error)
@@ -61,25 +60,27 @@ type Files interface {
 	Remove(ctx context.Context, path string) error
 }
 
-// Inspector tells what goes on inside a Guest, by the Guest's word. The rules of Guest
-// apply.
+// Inspector reports on the inside of a Guest. Its values are the Guest's claims. The
+// rules of Guest apply.
 type Inspector interface {
-	// ListPorts returns what listens inside, by port and address, each once.
-	// truncated says that there was more than a reply may hold. Unsupported: the
-	// Guest is of an earlier version.
+	// ListPorts returns the sockets that listen inside, by port and address, each once.
+	// truncated reports that the reply was cut at its size limit. Unsupported: the Guest
+	// is of an earlier version.
 	ListPorts(ctx context.Context) (all []Listener, truncated bool, err error)
-	// Load returns what the Sandbox uses now; CPU is measured over a moment.
+	// Load returns the Sandbox's current resource use; CPU is averaged over a short
+	// interval.
 	Load(ctx context.Context) (Load, error)
-	// Logs returns what programs inside logged at E2B's events address, oldest first,
-	// at times by the Guest's word. None: the Guest is of an earlier version.
+	// Logs returns the entries that programs inside logged at E2B's events address,
+	// oldest first. Their times are the Guest's claims. None: the Guest is of an earlier
+	// version.
 	Logs(ctx context.Context) ([]LogEntry, error)
 }
 
 // Dial connects to a TCP port of one Boot.
 type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 
-// NewGuest makes the client of one Boot's Guest, without connecting. The ID is
-// that of the Sandbox, for its access token.
+// NewGuest makes the client of one Boot's Guest, without connecting. sandboxID is needed
+// for the Sandbox's access token.
 type NewGuest func(sandboxID string, dial Dial) Guest
 
 // RunRequest asks for one program.
@@ -89,46 +90,46 @@ type RunRequest struct {
 	Cwd     string        // empty: the Sandbox's default
 	User    string        // empty: the Sandbox's default
 	Stdin   []byte        // then end of file
-	Timeout time.Duration // of the program, which is killed after it
-	// MaxOutput is how many bytes of each stream are passed on; the rest is
-	// read and counted. Zero: no bound.
+	Timeout time.Duration // the program is killed after it
+	// MaxOutput is how many bytes of each stream are passed on; further bytes are read
+	// and counted. Zero: no bound.
 	MaxOutput int64
 	As        *RunAs // nil: the program ends with the call
 }
 
-// RunAs makes what runs a Process, which outlives the call: only its own end, its
-// timeout and EndProcess end it. A Guest of an earlier version knows no such
-// Process; there it ends with the call.
+// RunAs runs the program as a Process, which outlives the call: only its own end, its
+// timeout and EndProcess end it. A Guest of an earlier version does not support this;
+// there the program ends with the call.
 type RunAs struct {
 	ID          string // of the Process
-	Key         string // idempotency key: what was started with it is followed; empty: none
-	Fingerprint []byte // tells requests with the same Key apart
-	// Attach is whether the Process is there already, and is only followed.
+	Key         string // idempotency key: follows the Process started with it, if any; empty: none
+	Fingerprint []byte // distinguishes requests with the same Key
+	// Attach is whether to follow an existing Process instead of starting one.
 	Attach bool
-	// Again is whether it may have been started before: a Guest that knows no such
-	// Processes starts nothing then.
+	// Again is whether the Process may have been started before: a Guest without support
+	// for such Processes then starts nothing.
 	Again  bool
-	From   int64   // offset of the first output that is wanted
-	Source *Source // what the program is made of; nil: it is there
+	From   int64   // offset of the first wanted output
+	Source *Source // nil: the program needs no source file
 }
 
-// Source is code that a program is made of, or reads, in a folder that is removed
+// Source is code that a program reads or is compiled from. Its folder is removed
 // afterwards.
 type Source struct {
 	Folder, File string
 	Code         string
-	Compile      []string // runs first; nil: nothing has to
+	Compile      []string // runs first; nil: no compilation
 }
 
-// RunEvent is a start, a piece of output, or what code in a context gives. Of a
-// Process output comes as Pieces, and Process comes first.
+// RunEvent is a start, a piece of output, or a result of code in a context. A Process
+// sends Process first and its output as Pieces.
 type RunEvent struct {
 	Process  *ProcessInfo
 	Repeated bool // with Process: it was started before
 	Pieces   []OutputPiece
 
 	Started bool
-	PID     int64 // with Started of a program; the Guest's word
+	PID     int64 // with Started of a program; the Guest's claim
 	Cell    *Cell // with Started in a context
 	Stdout  []byte
 	Stderr  []byte
@@ -136,27 +137,27 @@ type RunEvent struct {
 	Failure *Failure // of a Process, Pieces hold its traceback
 }
 
-// RunEnd is how a program ended, by the Guest's word.
+// RunEnd describes the end of a program, as the Guest claims.
 type RunEnd struct {
 	Status   Status // StatusOK when it exited by itself, whatever its code; StatusError when it did not start
 	ExitCode int    // when it exited by itself
-	Signal   int    // that ended it, with StatusKilled and others; 0 when none did
+	Signal   int    // that ended it, with StatusKilled and others; 0: none
 	Message  string // may be empty
 
 	StdoutDropped int64 // bytes beyond MaxOutput
 	StderrDropped int64
 
 	Took           time.Duration // of a Process
-	Unmade         bool          // it was a compiler that ended, or what wrote the code to a file
+	Unmade         bool          // the compiler, or the write of the code to a file, failed
 	Lost           bool          // of a context: its interpreter ended
 	Interrupted    bool          // of a context: on request
-	ResultsDropped int64         // Values beyond what one execution may give
+	ResultsDropped int64         // Values beyond the limit of one execution
 }
 
-// ReadOptions is the conditional part of a read: headers of HTTP (RFC 9110,
-// sections 13 and 14), each empty when it is not there.
+// ReadOptions holds the HTTP headers of a conditional read (RFC 9110, sections 13 and
+// 14), each empty if absent.
 type ReadOptions struct {
-	Range             string // of one range; anything else is for the caller to take out
+	Range             string // of one range; the caller removes other forms
 	IfRange           string
 	IfMatch           string
 	IfNoneMatch       string
@@ -164,19 +165,19 @@ type ReadOptions struct {
 	IfUnmodifiedSince string
 }
 
-// ReadOutcome is what became of a read with conditions.
+// ReadOutcome is the outcome of a conditional read.
 type ReadOutcome int
 
 // The outcomes of a read.
 const (
 	ReadWhole        ReadOutcome = iota
-	ReadPart                     // Start and Size say which
-	ReadNotModified              // Body is empty, as for those that follow
+	ReadPart                     // see Start and Size
+	ReadNotModified              // Body is empty, as for the following outcomes
 	ReadPrecondition             // IfMatch or IfUnmodifiedSince does not hold
-	ReadOutOfRange               // nothing of the range is in the file, which has Total bytes
+	ReadOutOfRange               // the range is outside the file, which has Total bytes
 )
 
-// FileBody is the content of a file, or the part that was asked for.
+// FileBody is the content of a file, or of the requested part.
 type FileBody struct {
 	Body       io.ReadCloser
 	Outcome    ReadOutcome
@@ -184,7 +185,7 @@ type FileBody struct {
 	Size       int64 // of Body; -1 when not known
 	Total      int64 // of the file, with a part or out of range
 	ModifiedAt time.Time
-	ETag       string // in the form that HTTP has it; may be empty
+	ETag       string // as an HTTP header value; may be empty
 }
 
 // Entry is a file, directory or link as the Guest describes it.
@@ -200,7 +201,7 @@ type Entry struct {
 	SymlinkTarget string // of a symlink
 }
 
-// Kind is Type, or "other" for one that there is not: a Guest says anything.
+// Kind is Type, or "other" for an unknown type, which a hostile Guest may send.
 func (e Entry) Kind() string {
 	switch e.Type {
 	case "file", "directory", "symlink":
@@ -209,8 +210,8 @@ func (e Entry) Kind() string {
 	return "other"
 }
 
-// Plausible is t as far as RFC 3339 and clients can express it: programs in a
-// Sandbox set any time on their files.
+// Plausible clamps t to the times that RFC 3339 and clients can express, because programs
+// in a Sandbox may set any time on their files.
 func Plausible(t time.Time) time.Time {
 	first, last := time.Unix(0, 0), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 	switch {

@@ -18,8 +18,8 @@ const (
 	asideTime = 2 * time.Second
 )
 
-// Guests keeps a client of the Guest of each Boot that was used lately, so that
-// requests share connections. Its methods are safe for concurrent use.
+// Guests caches a client for the Guest of each recently used Boot, so that requests share
+// connections. Its methods are safe for concurrent use.
 type Guests struct {
 	sandboxes waker
 	nodes     sandbox.BootDialer
@@ -34,8 +34,8 @@ type Guests struct {
 	asides sync.WaitGroup
 }
 
-// waker is the part of the session manager that finds and wakes Sandboxes, and is told
-// which of them are used.
+// waker is the part of the session manager that finds and wakes Sandboxes and records
+// their use.
 type waker interface {
 	Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
 	Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
@@ -58,11 +58,11 @@ func NewGuests(sandboxes waker, nodes sandbox.BootDialer, newGuest NewGuest) *Gu
 	}
 }
 
-// Open returns a Tenant's running Sandbox and the client of its Guest. One that is
-// paused, or about to be, resumes first, unless it is to stay so. The Sandbox
-// counts as used for as long as ctx lasts, which is therefore that of one
-// request. It returns NotFound for one that is absent or another Tenant's and Conflict for
-// one that does not run.
+// Open returns a Tenant's running Sandbox and the client of its Guest. A Sandbox that is
+// paused, or about to be, is resumed first, unless it is to stay paused. The Sandbox
+// counts as used until ctx ends, so ctx must be that of one request. Open returns
+// NotFound for a Sandbox that is absent or another Tenant's and Conflict for one that is
+// not running.
 func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, Guest, error) {
 	sb, err := g.sandboxes.Get(ctx, tenant, idOrName)
 	if err != nil {
@@ -75,9 +75,9 @@ func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	return sb, g.of(sb), nil
 }
 
-// Wake returns sb once it runs. Of many requests that come while it is paused
-// the session manager lets one resume it, and the others wait for that. One that is to
-// stay paused is only waited for, if it is on its way to run.
+// Wake returns sb once it runs. Concurrent requests for a paused Sandbox share one resume
+// in the session manager. A Sandbox that is to stay paused is not resumed; if it is
+// already resuming, Wake waits for that.
 func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, err error) {
 	if sb.State == sandbox.Running {
 		return sb, nil
@@ -105,11 +105,11 @@ func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbo
 // while its client reads the answer and writes the first request.
 func (g *Guests) Warm(ctx context.Context, sb sandbox.Sandbox) {
 	after.Answer(ctx, func() {
-		g.aside(func(ctx context.Context) { _ = g.of(sb).Warm(ctx) }) // the first call will tell what is wrong
+		g.aside(func(ctx context.Context) { _ = g.of(sb).Warm(ctx) }) // an error shows again in the first call
 	})
 }
 
-// aside does something that nobody waits for but Close. Its context lasts asideTime.
+// aside runs do in the background; only Close waits for it. Its context lasts asideTime.
 func (g *Guests) aside(do func(context.Context)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -123,11 +123,11 @@ func (g *Guests) aside(do func(context.Context)) {
 	})
 }
 
-// Absent makes every NotFound about a Sandbox the same, whoever owns it and
-// whatever the layers below say: it repeats the ID or name that the client asked for
-// and nothing else. Other errors stay as they are.
+// Absent replaces every NotFound about a Sandbox by the same error, which contains only
+// the ID or name that the client sent. So it does not depend on the owner or the layers
+// below. Other errors are returned unchanged.
 func Absent(idOrName string, err error) error {
-	if sandbox.CodeOf(err) == sandbox.NotFound { // not of something that only caused it
+	if sandbox.CodeOf(err) == sandbox.NotFound { // not of a cause
 		return sandbox.Errorf(sandbox.NotFound, "no sandbox %.64q; `cloud-sandbox ls` and GET /api/v1/sessions list yours", idOrName).WithCause(err)
 	}
 	return err
@@ -140,7 +140,7 @@ func errNotRunning(sb sandbox.Sandbox) error {
 	return sandbox.Errorf(sandbox.Conflict, "the sandbox is not running, it is %s", sb.State)
 }
 
-// of returns the client of sb's present Boot.
+// of returns the client of sb's current Boot.
 func (g *Guests) of(sb sandbox.Sandbox) Guest {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,11 +159,12 @@ func (g *Guests) of(sb sandbox.Sandbox) Guest {
 	return o.guest
 }
 
-// errUnreached is in the Cause of a call that was not sent: its Guest was not reached.
+// errUnreached is in the Cause of a call that was not sent because its Guest was not
+// reached.
 var errUnreached = errors.New("nothing was sent")
 
-// begun returns the error of a call that may have had an effect. It has no advice to
-// repeat the call, unless the Guest was not reached.
+// begun returns the error of a call that may have had an effect. It does not advise to
+// retry, unless the Guest was not reached.
 func begun(err error) error {
 	if errors.Is(err, errUnreached) {
 		return err
@@ -171,8 +172,8 @@ func begun(err error) error {
 	return sandbox.Begun(err)
 }
 
-// dial reaches one Boot, and no other that the Sandbox may have later. That the
-// Boot is gone, or is another one, is no fault of the request.
+// dial connects to one Boot, and not to a later one of the Sandbox. If the Boot is gone
+// or replaced, the error is Unavailable, because the request is not at fault.
 func (g *Guests) dial(sb sandbox.Sandbox) Dial {
 	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 	return func(ctx context.Context, port uint16) (net.Conn, error) {
@@ -184,7 +185,7 @@ func (g *Guests) dial(sb sandbox.Sandbox) Dial {
 	}
 }
 
-// sweep drops what was not used for a while, and the oldest when there are too
+// sweep drops clients that were idle for guestIdle, and the oldest when there are too
 // many. The lock is held.
 func (g *Guests) sweep(now time.Time) {
 	if now.Sub(g.swept) >= sweepTime {

@@ -13,29 +13,29 @@ import (
 type language struct {
 	name    string
 	aliases []string
-	// programs are those that run it, the best one first: it can be run where
-	// one of them is.
+	// programs are the interpreters or compilers that can run it, in order of preference.
+	// One of them is enough.
 	programs []string
-	// kept says that contexts run it, and their state is kept: the default one
-	// too, where no other is named.
+	// kept reports whether contexts run it and keep its state, including the default
+	// context.
 	kept bool
-	// asked says the same of contexts that are named, and of no other.
+	// asked reports the same for named contexts only.
 	asked bool
 
 	command []string // runs code given as its last argument
-	// loader is a program in the language that joins its arguments and runs
-	// them, for code that is too long for one argument; command runs it.
+	// loader is a program in the language that joins its arguments and runs them. command
+	// runs it for code that is too long for one argument.
 	loader string
-	// afterCode stands between code and the loader's arguments.
+	// afterCode goes between the loader and its arguments.
 	afterCode []string
 
-	file string // the name of the file that code is written to; empty: none
-	// compile stands after the program to make the program "main" of the file;
-	// nil: the program runs the file itself.
+	file string // name of the file for the code; empty: none
+	// compile holds the arguments that compile the file to the program "main"; nil: the
+	// program runs the file itself.
 	compile []string
 }
 
-// languages are all there are, in the order in which a client is told of them.
+// languages lists all languages, in the order shown to clients.
 var languages = []language{
 	{name: "python", aliases: []string{"py", "python3"}, programs: []string{"python3"}, kept: true},
 	{name: "javascript", aliases: []string{"js", "node"}, programs: []string{"node"}, kept: true},
@@ -68,7 +68,7 @@ var languages = []language{
 	},
 }
 
-// LanguageNames lists the names that a request may use, aliases left out.
+// LanguageNames lists the names that a request may use, without aliases.
 func LanguageNames() []string {
 	names := make([]string, len(languages))
 	for i, l := range languages {
@@ -77,7 +77,7 @@ func LanguageNames() []string {
 	return names
 }
 
-// keptNames lists the languages whose state contexts keep.
+// keptNames lists the languages that contexts can run.
 func keptNames() string {
 	var names []string
 	for _, l := range languages {
@@ -88,8 +88,8 @@ func keptNames() string {
 	return strings.Join(names, ", ")
 }
 
-// languageNamed finds a language by name or alias. Invalid, with the list, when
-// there is none.
+// languageNamed finds a language by name or alias; otherwise it returns Invalid with the
+// list.
 func languageNamed(name string) (language, error) {
 	for _, l := range languages {
 		if l.name == name || slices.Contains(l.aliases, name) {
@@ -106,8 +106,8 @@ func languageNamed(name string) (language, error) {
 // maxArg is less than the 128 KiB that Linux and gVisor allow for one argument.
 const maxArg = 96 << 10
 
-// args is the command line that runs code. Code that could be taken for an
-// option goes the way of long code, where it cannot.
+// args returns the command line that runs code. Code that looks like an option is passed
+// like long code, which cannot be taken for one.
 func (l language) args(code string) []string {
 	args := slices.Clone(l.command)
 	if len(code) <= maxArg && code[0] != '-' {
@@ -117,8 +117,8 @@ func (l language) args(code string) []string {
 	return append(args, split(code, maxArg)...)
 }
 
-// steps are the command lines that make the file in a folder into something that
-// can be run, nil when nothing has to be done, and that run it.
+// steps returns the command lines that compile the file in a folder (nil: no compilation)
+// and run it.
 func (l language) steps(program, folder string) (compile, run []string) {
 	file := folder + "/" + l.file
 	if l.compile == nil {

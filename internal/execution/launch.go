@@ -17,8 +17,8 @@ type launcher interface {
 	Programs(ctx context.Context, names []string) ([]string, error)
 }
 
-// launch runs code the way of its language: in a context, as the argument of a
-// program, or from a file.
+// launch runs code as its language requires: in a context, as the argument of a program,
+// or from a file.
 func launch(ctx context.Context, guest launcher, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
 	var end RunEnd
 	var err error
@@ -58,8 +58,8 @@ func runRequest(req Request, args []string, as RunAs, maxOutput int64) RunReques
 	}
 }
 
-// launchFile has the Guest write code to a folder of its own, compile it there if
-// its language wants that, and run it, all within the time of the Request.
+// launchFile makes the Guest write code to its own folder, compile it there if the
+// language requires that, and run it, all within the Request's timeout.
 func launchFile(ctx context.Context, guest launcher, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
 	program, err := programOf(ctx, guest, lang)
 	if err != nil {
@@ -71,8 +71,8 @@ func launchFile(ctx context.Context, guest launcher, lang language, req Request,
 	return guest.Run(ctx, runRequest(req, run, as, maxOutput), handle)
 }
 
-// programOf returns the first of a language's programs that the Sandbox has.
-// Invalid, with the languages that it can run, when it has none.
+// programOf returns the first of a language's programs that the Sandbox has. Otherwise it
+// returns Invalid with the languages that the Sandbox can run.
 func programOf(ctx context.Context, guest launcher, lang language) (string, error) {
 	var all []string
 	for _, l := range languages {

@@ -2,17 +2,17 @@ package execution
 
 import "time"
 
-// Load is what a Sandbox uses at a moment, by the Guest's word.
+// Load is a Sandbox's resource use at a moment, as the Guest claims.
 type Load struct {
 	At                    time.Time // by our clock
-	CPUs                  int       // that the Guest sees
-	CPUPercent            float64   // 100 is one of them
+	CPUs                  int       // visible to the Guest
+	CPUPercent            float64   // 100 is one CPU
 	MemoryUsed, MemoryAll int64     // bytes
 	MemoryCache           int64
 	DiskUsed, DiskAll     int64
 }
 
-// LogEntry is what a program inside logged, by the Guest's word.
+// LogEntry was logged by a program inside, as the Guest claims.
 type LogEntry struct {
 	At             time.Time
 	Level, Message string // Level is debug, info, warn or error

@@ -9,25 +9,26 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
-// text turns one stream of bytes into valid UTF-8, piece by piece: what is not
-// UTF-8 becomes U+FFFD, also when a character is cut by the pieces. It keeps
-// the beginning, up to cap bytes and as long as there is room, and counts the rest.
+// text converts one stream of bytes to valid UTF-8, piece by piece. Invalid bytes become
+// U+FFFD; a character split between pieces is joined. text keeps the beginning, up to cap
+// bytes and while the spool has room, and counts the rest.
 type text struct {
 	cap     int
 	kept    spool.Spool
-	full    bool // kept ends at cap, or just before what passes it
+	full    bool // kept ends at cap, or just before the character that exceeds it
 	dropped int64
-	tail    []byte       // the beginning of a character whose end has not come
-	exact   *spool.Spool // the first cap bytes, once kept is not exactly they; else nil
+	tail    []byte       // an incomplete character
+	exact   *spool.Spool // the first cap bytes, if they differ from kept; else nil
 }
 
 // known is a part of a stream.
 type known struct {
 	text  string
-	bytes []byte // that text stands for, where it is not exactly they; else nil
+	bytes []byte // the original bytes, if they differ from text; else nil
 }
 
-// add takes the next piece and returns what of the stream is now known.
+// add takes the next piece and returns its text. An incomplete character at the end waits
+// for the next piece.
 func (t *text) add(piece []byte) known {
 	if len(t.tail) > 0 {
 		piece = append(t.tail, piece...)
@@ -40,7 +41,7 @@ func (t *text) add(piece []byte) known {
 	return t.take(piece)
 }
 
-// end returns what is left of a stream that ended inside a character.
+// end returns the incomplete character at the end of a stream.
 func (t *text) end() known {
 	piece := t.tail
 	t.tail = nil
@@ -69,7 +70,7 @@ func (t *text) take(piece []byte) known {
 	return known{text: s, bytes: append([]byte(nil), piece...)}
 }
 
-// keepExact keeps bytes that the text does not tell, if there are any such.
+// keepExact keeps the original bytes, if they differ from the text.
 func (t *text) keepExact(piece []byte) {
 	if t.exact != nil {
 		room := max(t.cap-t.exact.Len(), 0)
@@ -96,31 +97,29 @@ func (t *text) keep(s string) {
 	t.dropped += int64(len(s) - len(keep))
 }
 
-// Text turns one stream of bytes, piece by piece, into valid UTF-8: what is not
-// UTF-8 becomes U+FFFD. The zero value is ready.
+// Text converts one stream of bytes, piece by piece, to valid UTF-8. Invalid bytes become
+// U+FFFD. The zero value is ready to use.
 type Text struct{ text text }
 
-// Add takes the next piece and returns what is known with it; the beginning of a
-// character waits for its end. exact is nil unless something was replaced: then it
-// is the bytes that the text stands for.
+// Add takes the next piece and returns its text. An incomplete character at the end waits
+// for the next piece. exact holds the original bytes if any were replaced, else nil.
 func (t *Text) Add(piece []byte) (s string, exact []byte) {
 	t.text.full = true // it keeps nothing
 	k := t.text.add(piece)
 	return k.text, k.bytes
 }
 
-// Waiting is how many bytes wait for the end of their character.
+// Waiting returns the number of bytes of the incomplete character.
 func (t *Text) Waiting() int { return len(t.text.tail) }
 
-// End returns what is left of a stream that ended, or has a gap, inside a
-// character.
+// End returns the incomplete character at the end of a stream or before a gap.
 func (t *Text) End() (s string, exact []byte) {
 	k := t.text.end()
 	return k.text, k.bytes
 }
 
-// CutCharacter returns how many bytes at the end of b begin a character that
-// may be completed by what follows.
+// CutCharacter returns how many bytes at the end of b are an incomplete character that
+// later bytes may complete.
 func CutCharacter(b []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
 		if end := b[len(b)-n:]; utf8.RuneStart(end[0]) {
@@ -133,15 +132,15 @@ func CutCharacter(b []byte) int {
 	return 0
 }
 
-// Bounds of what a Result holds of an execution in a context, whatever the Guest
-// sends.
+// Bounds of the values that a Result keeps of an execution in a context, whatever the
+// Guest sends.
 const (
 	maxValues     = 256
 	maxValueBytes = 32 << 20
 )
 
-// output gathers both streams of an execution, and the values it gives, and
-// passes them on as Events.
+// output collects both streams and the values of an execution, and passes them on as
+// Events.
 type output struct {
 	stdout, stderr text
 	cell           *Cell    // nil: not in a context
@@ -151,15 +150,15 @@ type output struct {
 	valuesDropped  int64
 	started        bool
 	process        bool              // it is a Process: output has offsets, and holds tracebacks
-	limited        bool              // what is missing in between was not asked for
+	limited        bool              // missing output in between was not requested
 	next           int64             // offset of the output that comes next
-	gaps           int64             // bytes that are kept no more
-	resume         Cursor            // what emit was told before
-	told           Cursor            // what it has been told now
-	valuesHeard    int               // since the connection was made last
-	begun          bool              // emit was told of the start
-	emit           func(Event) error // nil: nobody listens
-	wrote          func([]byte)      // is given all of both streams; nil: nobody is
+	gaps           int64             // bytes that are no longer kept
+	resume         Cursor            // the listener's position before this request
+	told           Cursor            // the listener's position in this request
+	valuesHeard    int               // since the last connection was made
+	begun          bool              // emit has received the start
+	emit           func(Event) error // nil: no listener
+	wrote          func([]byte)      // receives all of both streams; may be nil
 	failed         error             // of emit
 }
 
@@ -167,19 +166,19 @@ func newOutput(cap int, emit func(Event) error) *output {
 	return &output{stdout: text{cap: cap}, stderr: text{cap: cap}, emit: emit}
 }
 
-// keepIn has what is kept take room of a Tenant's in b.
+// keepIn charges the kept output to a Tenant's budget in b.
 func (o *output) keepIn(b *spool.Budget, tenant sandbox.TenantID) {
 	o.stdout.kept, o.stderr.kept, o.values.spool = b.New(string(tenant)), b.New(string(tenant)), b.New(string(tenant))
 }
 
-// drop gives up what is kept.
+// drop releases the kept output.
 func (o *output) drop() {
 	for _, s := range []*spool.Spool{&o.stdout.kept, &o.stderr.kept, o.stdout.exact, o.stderr.exact, &o.values.spool} {
 		s.Close()
 	}
 }
 
-// handle takes what the Guest tells. Its error is that of emit.
+// handle processes an event of the Guest. It returns emit's error.
 func (o *output) handle(e RunEvent) error {
 	if e.Process != nil {
 		o.process, o.valuesHeard = true, 0
@@ -200,7 +199,7 @@ func (o *output) handle(e RunEvent) error {
 		o.value(*e.Value)
 	}
 	if e.Failure != nil {
-		// Where a program would print it.
+		// The traceback goes where a program would print it.
 		if o.failure = e.Failure; o.process {
 			return o.failed
 		}
@@ -215,7 +214,7 @@ func (o *output) handle(e RunEvent) error {
 // value keeps a value and passes it on.
 func (o *output) value(v Value) {
 	if o.valuesHeard++; o.valuesHeard <= o.values.Len()+int(o.valuesDropped) {
-		return // it came before the connection broke
+		return // received before the connection broke
 	}
 	for mime, data := range v.Data {
 		o.valueBytes += len(mime) + len(data)
@@ -230,7 +229,7 @@ func (o *output) value(v Value) {
 	}
 }
 
-// start passes on, once, that the execution is known.
+// start emits the start event, once.
 func (o *output) start(e Event) error {
 	if o.begun || o.emit == nil || o.failed != nil {
 		return o.failed
@@ -240,11 +239,11 @@ func (o *output) start(e Event) error {
 	return o.failed
 }
 
-// piece takes output whose place is known.
+// piece processes output with a known offset.
 func (o *output) piece(p OutputPiece) {
 	end := p.Offset + int64(len(p.Data))
 	if end <= o.next {
-		return // it came before the connection broke
+		return // received before the connection broke
 	}
 	data := p.Data
 	switch {
@@ -262,18 +261,18 @@ func (o *output) piece(p OutputPiece) {
 	if p.Stderr {
 		kind, stream, heard, told = EventStderr, &o.stderr, o.resume.Stderr, &o.told.Stderr
 	}
-	if from < heard && heard < end { // what was heard ends inside: two pieces then
+	if from < heard && heard < end { // the listener's position is inside: split
 		o.hear(kind, stream, data[:heard-from], heard, heard, told)
 		data, from = data[heard-from:], heard
 	}
 	o.hear(kind, stream, data, end, heard, told)
 }
 
-// hear takes output of one stream that ends at an offset, and passes on what its
-// listener has not heard.
+// hear processes output of one stream that ends at an offset, and emits the part that the
+// listener lacks.
 func (o *output) hear(kind EventKind, stream *text, data []byte, end, heard int64, told *int64) {
 	k := stream.add(data)
-	if waits := len(stream.tail); waits <= len(data) { // else it began earlier
+	if waits := len(stream.tail); waits <= len(data) { // else the character began earlier
 		*told = end - int64(waits)
 	}
 	if end > heard {
@@ -281,7 +280,7 @@ func (o *output) hear(kind EventKind, stream *text, data []byte, end, heard int6
 	}
 }
 
-// gap takes note that output up to an offset is not kept any more.
+// gap records that output up to an offset is no longer kept.
 func (o *output) gap(until int64) {
 	o.flush()
 	missing := until - o.next
@@ -292,7 +291,7 @@ func (o *output) gap(until int64) {
 	}
 }
 
-// cursor is how far the listener is.
+// cursor returns the listener's position.
 func (o *output) cursor() Cursor {
 	return Cursor{
 		Stdout: max(o.told.Stdout, o.resume.Stdout), Stderr: max(o.told.Stderr, o.resume.Stderr),
@@ -300,15 +299,15 @@ func (o *output) cursor() Cursor {
 	}
 }
 
-// finish passes on what the ends of the streams left behind.
+// finish emits the incomplete characters at the ends of the streams.
 func (o *output) finish() error {
 	o.flush()
 	return o.failed
 }
 
-// flush passes on the beginnings of characters whose ends will not come.
+// flush emits incomplete characters as they are.
 func (o *output) flush() {
-	told := o.told // where what waits begins
+	told := o.told // where the incomplete characters begin
 	o.told.Stdout = o.next
 	if k := o.stdout.end(); o.resume.Stdout <= told.Stdout {
 		o.send(EventStdout, k)

@@ -11,10 +11,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Workspace is what relative paths are relative to.
+// Workspace is the base of relative paths.
 const Workspace = "/workspace"
 
-// Bounds of what clients say of files.
+// Bounds of file requests.
 const (
 	MaxPath    = 4096 // bytes, as in Linux
 	MaxDepth   = 32   // of a list
@@ -22,8 +22,8 @@ const (
 	maxGlobs   = 64
 )
 
-// Path is the clean absolute form of a path inside a Sandbox; Invalid for one that
-// is none. name is what the client calls it.
+// Path returns the clean absolute form of a path inside a Sandbox; Invalid for an invalid
+// path. name is the name of the client's parameter.
 func Path(name, p string) (string, error) {
 	switch {
 	case p == "":
@@ -46,8 +46,8 @@ func Path(name, p string) (string, error) {
 	return p, nil
 }
 
-// Actor is who acts inside a Sandbox; empty: its default user. It returns Invalid
-// for what is no name of a user.
+// Actor checks the user that acts inside a Sandbox; empty: its default user. It returns
+// Invalid for an invalid user name.
 func Actor(user string) (string, error) {
 	if len(user) > maxUser {
 		return "", sandbox.Errorf(sandbox.Invalid, "user has more than %d bytes", maxUser)
@@ -60,7 +60,7 @@ func Actor(user string) (string, error) {
 	return user, nil
 }
 
-// FileMode reads permissions as octal digits.
+// FileMode parses permissions in octal digits.
 func FileMode(s string) (uint32, error) {
 	mode, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || mode > 0o7777 || len(s) > 5 {
@@ -69,8 +69,8 @@ func FileMode(s string) (uint32, error) {
 	return uint32(mode), nil
 }
 
-// Remove removes a file or an empty directory, or with recursive a full one. A
-// directory that is not empty is a Conflict without it, and the root is Invalid.
+// Remove removes a file or a directory. A directory that is not empty needs recursive,
+// otherwise it is a Conflict. The root is Invalid.
 func Remove(ctx context.Context, guest Files, p string, recursive bool) error {
 	if p == "/" {
 		return sandbox.Errorf(sandbox.Invalid, "the root directory cannot be removed")
@@ -112,10 +112,10 @@ func (f *FileSelection) complete() (err error) {
 	return nil
 }
 
-// DefaultSearchResults is how many results a search has that asks for no number.
+// DefaultSearchResults is the default number of results of a search.
 const DefaultSearchResults = 100
 
-// Complete checks what a client asked for; an empty path is Workspace.
+// Complete validates the request; an empty path is Workspace.
 func (r *SearchRequest) Complete() (err error) {
 	switch {
 	case len(r.Pattern) > maxPattern:
@@ -135,8 +135,7 @@ func (r *SearchRequest) Complete() (err error) {
 	return err
 }
 
-// Complete checks what a client asked for. A nil replacement is one that is not
-// there.
+// Complete validates the request. A nil replacement is missing.
 func (r *ReplaceRequest) Complete(replacement *string) (err error) {
 	switch {
 	case r.Files.Path == "":
@@ -158,7 +157,7 @@ func (r *ReplaceRequest) Complete(replacement *string) (err error) {
 	return err
 }
 
-// Complete checks what a client asked for and cleans its paths.
+// Complete validates the request and cleans its paths.
 func (r *CopyRequest) Complete() (err error) {
 	if r.Source, err = Path("source", r.Source); err != nil {
 		return err
@@ -170,7 +169,7 @@ func (r *CopyRequest) Complete() (err error) {
 	return err
 }
 
-// Complete checks what a client asked for, with the mode as octal digits.
+// Complete validates the request, with mode in octal digits.
 func (r *ChmodRequest) Complete(mode string) (err error) {
 	if r.Path, err = Path("path", r.Path); err != nil {
 		return err
@@ -182,7 +181,7 @@ func (r *ChmodRequest) Complete(mode string) (err error) {
 	return err
 }
 
-// Complete checks what a client asked for and cleans its path.
+// Complete validates the request and cleans its path.
 func (r *WatchRequest) Complete() (err error) {
 	if r.Path, err = Path("path", r.Path); err != nil {
 		return err
@@ -194,8 +193,8 @@ func (r *WatchRequest) Complete() (err error) {
 	return err
 }
 
-// Check returns Invalid for what is no format; the empty one means that the
-// content says, or the default.
+// Check returns Invalid for an unknown format. The empty format means that the content
+// decides, or the default.
 func (f ArchiveFormat) Check() error {
 	switch f {
 	case "", Tar, TarGz, Zip:

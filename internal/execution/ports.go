@@ -7,16 +7,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Listener is a TCP socket that listens inside, as the Guest tells of it.
+// Listener is a listening TCP socket inside, as the Guest claims.
 type Listener struct {
 	Port    uint16
-	Address netip.Addr // on which; an unspecified one is all
-	PID     int64      // of a process that holds it; zero: not known
+	Address netip.Addr // unspecified: all addresses
+	PID     int64      // of a process that holds it; zero: unknown
 	Process string     // the name of that process, shortened
 }
 
-// ListPorts returns the Sandbox and what listens in it, by port and address;
-// truncated says that there is more. It wakes one that is paused.
+// ListPorts returns the Sandbox and its listening sockets, by port and address. truncated
+// reports that there are more. It wakes a paused Sandbox.
 func (s *Service) ListPorts(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sb sandbox.Sandbox, all []Listener, truncated bool, err error) {
 	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
 	if err != nil {

@@ -77,9 +77,9 @@ func (c *Credentials) helper() string {
 		`test "$p$h" = 11 && cat <&3; }; f`
 }
 
-// lend has git ask for the credentials in req, which runs git with args. Nothing
-// that the repository or the user configured gets to see them: no other helper,
-// which might keep them, no hook and nothing that outlives the call.
+// lend makes git ask for the credentials in req, which runs git with args. Helpers and
+// hooks that the repository or the user configured are disabled, so they cannot see or
+// store the credentials. Nothing outlives the call.
 func (c *Credentials) lend(req *execution.RunRequest, args []string) {
 	req.Args = append([]string{
 		"/bin/sh", "-c", wrapper, "sh", "git", "-c", "core.askPass=", "-c", "credential.helper=", "-c", "credential.helper=" + c.helper(),

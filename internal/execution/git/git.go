@@ -1,6 +1,6 @@
-// Package git works on repositories inside a Sandbox, with the git that its
-// Template has. It runs one program after another through a Guest, and what that
-// answers is hostile input: counted, bounded and checked.
+// Package git works on repositories inside a Sandbox, with the git of its Template. It
+// runs one program after another through a Guest. The Guest's answers are hostile input:
+// counted, bounded and checked.
 package git
 
 import (
@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	// localTime bounds what needs no network.
+	// localTime bounds calls without network access.
 	localTime = 2 * time.Minute
-	// maxOutput bounds what is read of one program, in bytes.
+	// maxOutput bounds the output that is read from one program, in bytes.
 	maxOutput = 8 << 20
-	// maxReason bounds what is passed on of git's own words, in bytes.
+	// maxReason bounds the git error text that is passed on, in bytes.
 	maxReason = 400
-	// maxName bounds a name that git tells, in bytes.
+	// maxName bounds a name in git's output, in bytes.
 	maxName = 4096
 )
 
 // Runner is the part of a Guest that this package needs.
 type Runner interface {
 	Run(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error)
-	// Programs returns those of the names that can be started.
+	// Programs returns the subset of names that can be started.
 	Programs(ctx context.Context, names []string) ([]string, error)
 	Stat(ctx context.Context, path string) (execution.Entry, error)
 }
 
-// Repo is a directory within a repository, and who acts there. Its methods
-// return Invalid, NotFound, Denied, Conflict, Exhausted, Timeout, Unavailable,
-// and Unsupported when there is no git.
+// Repo is a directory within a repository, and the acting user. Its methods return
+// Invalid, NotFound, Denied, Conflict, Exhausted, Timeout, Unavailable, and Unsupported
+// when git is missing.
 type Repo struct {
 	Guest Runner
 	Path  string // absolute and clean
 	User  string // empty: the Sandbox's default
 }
 
-// environment keeps git from asking anybody anything, and makes it speak English.
+// environment disables git's prompts and sets its language to English.
 var environment = map[string]string{
 	"LC_ALL": "C", "LANGUAGE": "", "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "SSH_ASKPASS": "", "GIT_EDITOR": "true",
 	"GIT_TRACE_REDACT": "1", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
@@ -63,22 +63,22 @@ type call struct {
 	limit   int64        // of its output; 0: maxOutput
 }
 
-// output is how one run ended.
+// output is the result of one run.
 type output struct {
 	stdout []byte
 	stderr string
 	exit   int
-	cut    bool // stdout is not all
+	cut    bool // stdout is incomplete
 }
 
-// failure is a run of git that ended with another exit code than 0.
+// failure is a run of git with a nonzero exit code.
 type failure struct{ output }
 
 func (f *failure) Error() string {
 	return fmt.Sprintf("git ended with exit code %d: %s", f.exit, reason(f.output))
 }
 
-// git runs git to its end. A *failure is one of git's own.
+// git runs git to its end. A *failure is an error that git itself reported.
 func (r Repo) git(ctx context.Context, c call) (output, error) {
 	req := execution.RunRequest{
 		Args: append([]string{"git", "-c", "core.askPass="}, c.args...), Env: maps.Clone(environment), Cwd: c.cwd, User: r.User,
@@ -126,7 +126,7 @@ func (r Repo) git(ctx context.Context, c call) (output, error) {
 	return out, sandbox.Errorf(sandbox.Unavailable, "git was ended: %s", end.Status)
 }
 
-// explain tells of a missing git, and of a missing directory.
+// explain replaces err if git or the directory is missing.
 func (r Repo) explain(ctx context.Context, err error, cwd string) error {
 	if !errors.Is(err, sandbox.Invalid) {
 		return err
@@ -140,8 +140,8 @@ func (r Repo) explain(ctx context.Context, err error, cwd string) error {
 	return err
 }
 
-// reasons say what git's words mean to a caller: it has no codes of its own.
-// The first that is found decides.
+// reasons map git's error messages to Codes, because git has none of its own. The first
+// match decides.
 var reasons = []struct {
 	words string
 	code  sandbox.Code
@@ -182,7 +182,8 @@ var reasons = []struct {
 	{"index.lock", sandbox.Conflict},
 }
 
-// coded gives a failure of git's its Code: fallback, unless its words say more.
+// coded converts a *failure to an error with a Code: that of the first matching reason,
+// or else fallback.
 func coded(err error, fallback sandbox.Code, what string) error {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -198,8 +199,7 @@ func coded(err error, fallback sandbox.Code, what string) error {
 	return sandbox.Errorf(code, "%s: %s", what, reason(f.output))
 }
 
-// reason is git's own words in one line: what it calls an error, or else the
-// last that it said.
+// reason returns git's error lines joined in one line, or else its last two lines.
 func reason(o output) string {
 	var said []string
 	lines := strings.FieldsFunc(o.stderr+"\n"+string(o.stdout[:min(len(o.stdout), 4*maxReason)]), func(c rune) bool { return c == '\n' || c == '\r' })
@@ -220,7 +220,7 @@ func reason(o output) string {
 	return text
 }
 
-// tame makes git's words fit to be shown.
+// tame sanitizes git's output for display.
 func tame(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -234,8 +234,8 @@ func tame(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// checkRevision refuses what git would take for an option, or not for a revision
-// at all.
+// checkRevision rejects strings that git would take for an option, or cannot take for a
+// revision.
 func checkRevision(name, s string) error {
 	const most = 1024
 	switch {
@@ -251,8 +251,7 @@ func checkRevision(name, s string) error {
 	return nil
 }
 
-// checkBranch refuses what is no name of a branch, as git-check-ref-format(1)
-// has it.
+// checkBranch rejects invalid branch names, as git-check-ref-format(1) does.
 func checkBranch(name, s string) error {
 	if err := checkRevision(name, s); err != nil {
 		return err

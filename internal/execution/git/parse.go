@@ -18,19 +18,19 @@ var errWrongAnswer = sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wr
 
 var commitPattern = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 
-// name is a name as text, cut when it is too long to be one.
+// name converts a name to valid UTF-8 and cuts it to maxName bytes.
 func name(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), maxName)], "\ufffd")
 }
 
-// parseStatus reads what `git status --porcelain=v2 --branch -z` says. cut means
-// that there is more of it.
+// parseStatus parses the output of `git status --porcelain=v2 --branch -z`. cut means
+// that the output is incomplete.
 func parseStatus(data []byte, cut bool) (Status, error) {
 	s := Status{Truncated: cut}
 	for len(data) > 0 {
 		entry, rest, whole := bytes.Cut(data, []byte{0})
 		if !whole && cut {
-			break // half of one
+			break // an incomplete entry
 		}
 		data = rest
 		if header, ok := strings.CutPrefix(string(entry), "# "); ok {
@@ -91,11 +91,10 @@ var changes = map[byte]Change{
 	'.': Unmodified, 'M': Modified, 'T': TypeChanged, 'A': Added, 'D': Deleted, 'R': Renamed, 'C': Copied, 'U': Unmerged,
 }
 
-// fields is how many words stand before the path of an entry, by its kind.
+// fields is the number of words before the path of an entry, by its kind.
 var fields = map[byte]int{'1': 8, '2': 9, 'u': 10, '?': 1, '!': 1}
 
-// parseFile reads one entry of a status. After one that was renamed comes its
-// original path.
+// parseFile parses one entry of a status. The original path follows a renamed entry.
 func parseFile(entry string) (f File, renamed bool, err error) {
 	if entry == "" {
 		return f, false, errWrongAnswer
@@ -122,8 +121,8 @@ func parseFile(entry string) (f File, renamed bool, err error) {
 	return f, entry[0] == '2', nil
 }
 
-// parseBranches reads lines of a reference, its commit, its upstream, and what
-// it stands for, if that is another reference.
+// parseBranches parses lines of a reference, its commit, its upstream, and its target if
+// it is a symbolic reference.
 func parseBranches(data []byte, cut bool) (Branches, error) {
 	b := Branches{Truncated: cut}
 	for len(data) > 0 {
@@ -137,7 +136,7 @@ func parseBranches(data []byte, cut bool) (Branches, error) {
 			return b, errWrongAnswer
 		}
 		if parts[3] != "" {
-			continue // a name for another one, as origin/HEAD
+			continue // a symbolic reference, such as origin/HEAD
 		}
 		branch := Branch{Commit: parts[1], Upstream: name(parts[2])}
 		own, isOwn := strings.CutPrefix(parts[0], "refs/heads/")

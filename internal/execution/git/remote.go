@@ -13,11 +13,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Clone is what is to be cloned.
+// Clone is a request to clone.
 type Clone struct {
 	URL         string // https, http, git, ssh or file; HOST:PATH; or an absolute path in the Sandbox
 	Branch      string // a branch or tag; empty: the default
-	Depth       int    // only so many commits; 0: all
+	Depth       int    // number of commits; 0: all
 	Credentials *Credentials
 	Timeout     time.Duration
 }
@@ -28,11 +28,11 @@ var (
 	scpPattern = regexp.MustCompile(`^([A-Za-z0-9._-]+@)?[A-Za-z0-9][A-Za-z0-9._-]*:[^:].*$`)
 )
 
-// errURL says what a URL may be.
+// errURL lists the accepted forms of a URL.
 var errURL = sandbox.Errorf(sandbox.Invalid, "url must be an https, http, git, ssh or file URL, HOST:PATH, or an absolute path in the sandbox")
 
-// checkURL refuses what is no URL of a repository, and one with a password: it
-// would be kept in the repository's configuration.
+// checkURL rejects strings that are no URL of a repository, and URLs with a password,
+// which git would store in the repository's configuration.
 func checkURL(raw string) error {
 	if strings.ContainsFunc(raw, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '\ufffd' }) && !strings.HasPrefix(raw, "/") ||
 		strings.ContainsAny(raw, "\x00\n") || strings.HasPrefix(raw, "-") {
@@ -56,8 +56,8 @@ func checkURL(raw string) error {
 	return nil
 }
 
-// NameOf is the last part of a repository's URL, which is where it is cloned to
-// when nobody says otherwise; empty when there is none.
+// NameOf returns the last part of a repository's URL, the default name of its clone;
+// empty when there is none.
 func NameOf(raw string) string {
 	s := strings.TrimRight(raw, "/")
 	s = strings.TrimSuffix(strings.TrimSuffix(s, "/.git"), ".git")
@@ -97,10 +97,10 @@ func (r Repo) Clone(ctx context.Context, c Clone) (Head, error) {
 	return r.Head(ctx)
 }
 
-// Pull is what is to be pulled.
+// Pull is a request to pull.
 type Pull struct {
 	Remote, Branch string // empty: the upstream's
-	Rebase         bool   // own commits on top, instead of merging
+	Rebase         bool   // rebase own commits instead of merging
 	Credentials    *Credentials
 	Timeout        time.Duration
 }
@@ -114,8 +114,8 @@ func checkRemote(remote string) error {
 	return nil
 }
 
-// Pull fetches and merges, and reports whether anything was new. What cannot be
-// merged without a person is a Conflict, and the repository stays as it was.
+// Pull fetches and merges, and reports whether anything was new. If git cannot merge
+// without conflicts, Pull returns Conflict and leaves the repository unchanged.
 func (r Repo) Pull(ctx context.Context, p Pull) (head Head, updated bool, err error) {
 	before, err := r.Head(ctx)
 	if err != nil {
@@ -140,15 +140,15 @@ func (r Repo) Pull(ctx context.Context, p Pull) (head Head, updated bool, err er
 		join, undo = []string{"rebase", "--quiet", "FETCH_HEAD"}, []string{"rebase", "--abort"}
 	}
 	if _, err := r.git(ctx, call{args: join}); err != nil {
-		_, _ = r.git(context.WithoutCancel(ctx), call{args: undo}) // it fails when nothing was begun
+		_, _ = r.git(context.WithoutCancel(ctx), call{args: undo}) // it fails if no merge or rebase was begun
 		return before, false, coded(err, sandbox.Conflict, "what was fetched cannot be merged, and nothing was changed")
 	}
 	head, err = r.Head(ctx)
 	return head, head.Commit != before.Commit, err
 }
 
-// idle refuses a repository in the middle of something: undoing a pull that fails
-// would undo that.
+// idle rejects a repository with a merge or rebase in progress, which the undo of a
+// failed pull would abort.
 func (r Repo) idle(ctx context.Context) error {
 	for _, under := range []struct{ way, ref string }{{"merge", "MERGE_HEAD"}, {"rebase", "REBASE_HEAD"}} {
 		_, err := r.git(ctx, call{args: []string{"rev-parse", "--verify", "--quiet", under.ref}, limit: maxName})
@@ -163,7 +163,7 @@ func (r Repo) idle(ctx context.Context) error {
 	return nil
 }
 
-// source is what a Pull fetches.
+// source returns the remote and ref that a Pull fetches.
 func (r Repo) source(ctx context.Context, p Pull, head Head) (remote, ref string, err error) {
 	if p.Remote != "" {
 		if err := checkRemote(p.Remote); err != nil {
@@ -197,7 +197,7 @@ func (r Repo) source(ctx context.Context, p Pull, head Head) (remote, ref string
 	return remote, ref, nil
 }
 
-// checkSource checks what a repository's configuration says of an upstream.
+// checkSource checks the upstream in a repository's configuration.
 func checkSource(remote, ref string) error {
 	if remote != "." {
 		if err := checkRemote(remote); err != nil {
@@ -217,22 +217,22 @@ func (r Repo) config(ctx context.Context, key string) (string, error) {
 	return strings.TrimSuffix(string(out.stdout), "\n"), err
 }
 
-// Push is what is to be pushed.
+// Push is a request to push.
 type Push struct {
 	Remote      string // empty: origin
 	Branch      string // empty: the current one
-	Force       bool   // over what was last fetched, and nothing newer
+	Force       bool   // overwrites the last fetched state, but nothing newer
 	SetUpstream bool
 	Credentials *Credentials
 	Timeout     time.Duration
 }
 
-// Pushed is what was pushed.
+// Pushed is the result of a push.
 type Pushed struct {
 	Path, Branch, Remote, Commit string
 }
 
-// Push pushes a branch. A remote that has moved on is a Conflict.
+// Push pushes a branch. A remote with new commits is a Conflict.
 func (r Repo) Push(ctx context.Context, p Push) (Pushed, error) {
 	head, err := r.Head(ctx)
 	if err != nil {
@@ -270,7 +270,7 @@ func (r Repo) Push(ctx context.Context, p Push) (Pushed, error) {
 	return done, coded(err, sandbox.Conflict, "nothing was pushed")
 }
 
-// commit is the commit of a branch.
+// commit returns the commit of a branch.
 func (r Repo) commit(ctx context.Context, branch string) (string, error) {
 	out, err := r.git(ctx, call{args: []string{"rev-parse", "--verify", "--quiet", "refs/heads/" + branch + "^{commit}"}, limit: maxName})
 	if err != nil {
@@ -299,8 +299,7 @@ func (r Repo) lendTo(ctx context.Context, c *Credentials, remote string, push bo
 	return c.forURL(strings.TrimSuffix(string(out.stdout), "\n"))
 }
 
-// Default is where a repository is cloned to below dir; Invalid when its URL has
-// no name.
+// Default is the default path of a clone, below dir; Invalid when the URL has no name.
 func Default(dir, rawURL string) (string, error) {
 	n := NameOf(rawURL)
 	if n == "" {

@@ -8,14 +8,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Head is where a repository stands.
+// Head is the checked-out branch and commit of a repository.
 type Head struct {
 	Path   string // its root
 	Branch string // empty when no branch is checked out
-	Commit string // empty before the first
+	Commit string // empty before the first commit
 }
 
-// Status is what has changed since the last commit.
+// Status lists the changes since the last commit.
 type Status struct {
 	Head
 	Upstream      string // empty: none
@@ -24,14 +24,14 @@ type Status struct {
 	Truncated     bool // there are more Files
 }
 
-// File is one that is not as in the last commit.
+// File is a file that differs from the last commit.
 type File struct {
 	Path            string
 	Index, Worktree Change
-	Original        string // of one that was renamed or copied
+	Original        string // of a file that was renamed or copied
 }
 
-// Change is what has become of a file.
+// Change is the kind of change of a file.
 type Change string
 
 // The changes.
@@ -47,7 +47,7 @@ const (
 	Untracked   Change = "untracked"
 )
 
-// Branches are the branches of a repository, and those known of its remotes.
+// Branches are the local and remote-tracking branches of a repository.
 type Branches struct {
 	Path      string
 	Current   string // empty when no branch is checked out
@@ -55,15 +55,15 @@ type Branches struct {
 	Truncated bool
 }
 
-// Branch is one of them.
+// Branch is one branch.
 type Branch struct {
-	Name     string // of a remote's: with the remote
+	Name     string // of a remote-tracking branch: with the remote
 	Commit   string
 	Remote   bool
 	Upstream string // empty: none
 }
 
-// root returns the root of the repository.
+// root returns the path of the repository's root.
 func (r Repo) root(ctx context.Context) (string, error) {
 	out, err := r.git(ctx, call{args: []string{"rev-parse", "--show-toplevel"}, limit: 2 * maxName})
 	if err != nil {
@@ -76,13 +76,13 @@ func (r Repo) root(ctx context.Context) (string, error) {
 	return strings.ToValidUTF8(path, "\ufffd"), nil
 }
 
-// Head returns where the repository stands.
+// Head returns the checked-out branch and commit.
 func (r Repo) Head(ctx context.Context) (Head, error) {
 	s, err := r.status(ctx, "no")
 	return s.Head, err
 }
 
-// Status returns what has changed, untracked files too, ignored ones not.
+// Status returns the changes, with untracked but without ignored files.
 func (r Repo) Status(ctx context.Context) (Status, error) { return r.status(ctx, "all") }
 
 func (r Repo) status(ctx context.Context, untracked string) (Status, error) {
@@ -102,7 +102,7 @@ func (r Repo) status(ctx context.Context, untracked string) (Status, error) {
 	return s, err
 }
 
-// Branches lists branches by name, own ones first.
+// Branches lists branches by name, local ones first.
 func (r Repo) Branches(ctx context.Context) (Branches, error) {
 	root, err := r.root(ctx)
 	if err != nil {
@@ -130,14 +130,14 @@ func (r Repo) Branches(ctx context.Context) (Branches, error) {
 	return b, nil
 }
 
-// Checkout is what is to be checked out.
+// Checkout is a request to check out.
 type Checkout struct {
 	Ref    string // a branch, tag or commit
 	Create bool   // make the branch first
-	Start  string // where a branch that is made begins; empty: where it is now
+	Start  string // start of a created branch; empty: the current commit
 }
 
-// Checkout changes to a branch or commit. Changes that it would overwrite are a
+// Checkout switches to a branch or commit. If it would overwrite changes, it returns
 // Conflict.
 func (r Repo) Checkout(ctx context.Context, c Checkout) (Head, error) {
 	if err := c.check(); err != nil {
@@ -175,7 +175,7 @@ func (c Checkout) check() error {
 	return checkRevision("ref", c.Ref)
 }
 
-// Add stages files, or with all every change.
+// Add stages files, or all changes if all is set.
 func (r Repo) Add(ctx context.Context, files []string, all bool) (Status, error) {
 	root, err := r.root(ctx)
 	if err != nil {
@@ -191,15 +191,15 @@ func (r Repo) Add(ctx context.Context, files []string, all bool) (Status, error)
 	return r.Status(ctx)
 }
 
-// Commit is what is to be committed.
+// Commit is a request to commit.
 type Commit struct {
 	Message     string
-	Name, Email string // of author and committer; empty: what git's configuration says
-	All         bool   // also what is not staged of files that git knows
+	Name, Email string // of author and committer; empty: from git's configuration
+	All         bool   // also unstaged changes of tracked files
 	AllowEmpty  bool
 }
 
-// Commit commits what is staged. Nothing to commit is a Conflict.
+// Commit commits the staged changes. If there are none, it returns Conflict.
 func (r Repo) Commit(ctx context.Context, c Commit) (Head, error) {
 	if _, err := r.root(ctx); err != nil {
 		return Head{}, err
