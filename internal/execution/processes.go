@@ -22,7 +22,7 @@ import (
 const (
 	DefaultYield         = 10 * time.Second
 	MaxYield             = 10 * time.Minute
-	DefaultProcessOutput = 1 << 20 // bytes in the answer to a start
+	DefaultProcessOutput = 1 << 20 // bytes of output in the response to a start
 	MaxProcessOutput     = 8 << 20
 	MaxProcessTimeout    = 24 * time.Hour
 	MaxCommand           = 96 << 10 // bytes; of all arguments together too
@@ -31,65 +31,64 @@ const (
 	MaxTerminalSide      = 4096
 )
 
-// Processes starts, lists and ends the Processes in a Guest. It names them
-// by IDs of its own, of the form guestProcessID, or by their names. Everything
-// that it answers is its word, within bounds.
+// Processes starts, lists and ends the Processes in a Guest. They are named by IDs of the
+// form guestProcessID or by names. All answers are the Guest's claims, within bounds.
 //
-// Errors are those of Guest; NotFound for a Process that is not there or kept no
-// more, Conflict for what its state does not allow.
+// Errors are those of Guest: NotFound for a Process that is absent or no longer kept,
+// Conflict if its state does not allow the call.
 type Processes interface {
 	// StartProcess starts a Process and waits for its end for at most req.Wait.
 	StartProcess(ctx context.Context, req ProcessStart) (ProcessStarted, error)
-	// ListProcesses returns those that run and those that ended last, in the
-	// order in which they were started.
+	// ListProcesses returns the running Processes and the last ended ones, in the order
+	// of their start.
 	ListProcesses(ctx context.Context) ([]ProcessInfo, error)
 	GetProcess(ctx context.Context, id string) (ProcessInfo, error)
-	// WaitProcess returns when the condition holds, or will not because the
-	// Process has ended, or when timeout is over.
+	// WaitProcess returns when the condition holds, when it cannot hold because the
+	// Process has ended, or after timeout.
 	WaitProcess(ctx context.Context, id string, c Condition, timeout time.Duration) (Waited, error)
-	// EndProcess ends a Process and everything it started, and returns when it
-	// is over. Code in a context is interrupted.
+	// EndProcess ends a Process and everything it started, and returns after that. Code
+	// in a context is interrupted.
 	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
-	// EndProcessOf is EndProcess for the one that was started with a key.
+	// EndProcessOf is EndProcess for the Process started with a key.
 	EndProcessOf(ctx context.Context, key string) (ProcessInfo, error)
-	// AbandonProcess has a Process end after a while, unless somebody has begun to
-	// follow it by Run, Execute or ReadOutput meanwhile. It returns at once.
+	// AbandonProcess ends a Process after a while, unless a client begins to follow it by
+	// Run, Execute or ReadOutput before. It returns at once.
 	AbandonProcess(ctx context.Context, id string, after time.Duration) error
 }
 
-// ProcessStreams reads what the Processes in a Guest write, and tells them something. The
-// rules of Processes apply.
+// ProcessStreams reads the output of the Processes in a Guest and sends them input and
+// signals. The rules of Processes apply.
 type ProcessStreams interface {
-	// ReadOutput calls handle, one call at a time, with the Process and where the
-	// reading begins, then with what there is from there on, and at last with the
-	// Process again. It follows until the Process has ended. A negative from
-	// counts from the end. An error of handle ends it and is returned.
+	// ReadOutput calls handle serially: first with the Process and the start position,
+	// then with the output from there on, and last with the Process again. With follow it
+	// continues until the Process has ended. A negative from counts from the end. An
+	// error of handle ends it and is returned.
 	ReadOutput(ctx context.Context, id string, from int64, follow bool, handle func(Output) error) error
-	// WriteInput returns how much of the data the Process has now; it is fewer than
-	// all when it does not read.
+	// WriteInput returns how many bytes of the data the Process has now. They are fewer
+	// than all if it does not read.
 	WriteInput(ctx context.Context, id string, in Input) (int64, error)
 	SignalProcess(ctx context.Context, id string, signal int) (ProcessInfo, error)
 	ResizeProcess(ctx context.Context, id string, size TerminalSize) (ProcessInfo, error)
 }
 
-// Input is for a Process to read.
+// Input is standard input for a Process.
 type Input struct {
 	Data []byte
-	EOF  bool // Data is the last
-	// From is the offset of Data's first byte over all input that WriteInput gave.
-	// The Process does not get again what it already has. Nil: Data comes next.
+	EOF  bool // Data ends the input
+	// From is the offset of Data's first byte in all input from WriteInput. Bytes that
+	// the Process already has are skipped. Nil: Data follows the input so far.
 	From *int64
 }
 
 // TerminalSize is in characters.
 type TerminalSize struct{ Cols, Rows int }
 
-// ProcessStart is what a Guest is told about a Process to be.
+// ProcessStart asks a Guest to start a Process.
 type ProcessStart struct {
 	ID      string
-	Args    []string // Args[0] is looked up in PATH; or else Command
+	Args    []string // Args[0] is looked up in PATH; empty: Command
 	Command string   // for bash
-	Shell   string   // session whose state Command begins with; empty: none
+	Shell   string   // session with the initial state of Command; empty: none
 	Name    string
 	User    string // empty: the Sandbox's default
 	Cwd     string // empty: the Sandbox's default
@@ -100,19 +99,19 @@ type ProcessStart struct {
 	KeepStdin   bool
 	Timeout     time.Duration // zero: none
 	Key         string        // idempotency key; empty: none
-	Fingerprint []byte        // tells requests with the same Key apart
-	Wait        time.Duration // for its end; zero: not at all
-	MaxOutput   int64         // bytes of output in the answer
+	Fingerprint []byte        // distinguishes requests with the same Key
+	Wait        time.Duration // for its end; zero: do not wait
+	MaxOutput   int64         // bytes of output in the response
 }
 
 // ProcessStarted is a Guest's answer to a ProcessStart.
 type ProcessStarted struct {
 	ProcessInfo
-	Repeated bool // it had been started with the same Key before
+	Repeated bool // an earlier request with the same Key started it
 	Output   []OutputPiece
 }
 
-// ProcessInfo is a Process as its Guest tells of it.
+// ProcessInfo describes a Process, as the Guest claims.
 type ProcessInfo struct {
 	ID          string
 	Name        string
@@ -123,28 +122,28 @@ type ProcessInfo struct {
 	Shell       string
 	PTY         *TerminalSize // nil: it has no terminal
 	StartedAt   time.Time
-	EndedAt     time.Time // zero as long as it runs
+	EndedAt     time.Time // zero while it runs
 	Timeout     time.Duration
-	OutputStart int64   // the first byte that is kept
+	OutputStart int64   // offset of the first kept byte
 	OutputEnd   int64   // bytes written in all
-	End         *RunEnd // nil as long as it runs
+	End         *RunEnd // nil while it runs
 }
 
-// OutputPiece is what one stream got at one time.
+// OutputPiece is contiguous output of one stream.
 type OutputPiece struct {
 	Offset int64 // of its first byte, over both streams
 	Stderr bool
 	Data   []byte
 }
 
-// Output is a part of what ReadOutput tells.
+// Output is one step of ReadOutput.
 type Output struct {
-	Process *ProcessInfo // at the beginning and the end
+	Process *ProcessInfo // in the first and last step
 	Pieces  []OutputPiece
-	Next    int64 // offset after them
+	Next    int64 // offset after Pieces
 }
 
-// Condition is what is waited for: one of its fields, or else the end.
+// Condition is what to wait for: one of its fields, or the end if all are empty.
 type Condition struct {
 	Port int    // a TCP port accepts on the loopback address
 	HTTP int    // an HTTP request to this port is answered below 500
@@ -152,12 +151,12 @@ type Condition struct {
 	Log  string // a regular expression that a line of output matches
 }
 
-// Waited is what came of waiting.
+// Waited is the result of WaitProcess.
 type Waited struct {
 	ProcessInfo
 	Met        bool
 	HTTPStatus int
-	Line       string // that matched, shortened
+	Line       string // the matching line, shortened
 	Offset     int64  // after Line
 }
 
@@ -165,10 +164,10 @@ type Waited struct {
 type Process struct {
 	ProcessInfo
 	SandboxID string
-	PublicID  string // with the timeline
+	PublicID  string // includes the timeline
 	Timeline  int64
 
-	// These are set once it has ended.
+	// The following fields are set once it has ended.
 	Status   Status
 	ExitCode int
 	Problem  *Problem // nil when Status is StatusOK
@@ -193,14 +192,14 @@ type StartRequest struct {
 	PTY        *TerminalSize
 	Stdin      string
 	KeepStdin  bool
-	Background bool          // answer at once
-	Yield      time.Duration // answer after so long; zero: DefaultYield
-	MaxOutput  int           // bytes of output in the answer; zero: DefaultProcessOutput
+	Background bool          // respond at once
+	Yield      time.Duration // time until the response; zero: DefaultYield
+	MaxOutput  int           // bytes of output in the response; zero: DefaultProcessOutput
 	Timeout    time.Duration // of the Process; zero: none
 	Key        string        // Idempotency-Key; empty: none
 }
 
-// Started is the answer to a StartRequest.
+// Started is the response to a StartRequest.
 type Started struct {
 	Process
 	Repeated bool         // an earlier request with the same Key started it
@@ -212,7 +211,7 @@ type Started struct {
 	Offset int64 // where Stdout and Stderr end
 }
 
-// Close gives up what a Started keeps.
+// Close releases the output of a Started.
 func (s *Started) Close() {
 	for _, kept := range []*spool.Spool{s.Stdout, s.Stderr, s.StdoutBytes, s.StderrBytes} {
 		kept.Close()
@@ -225,7 +224,7 @@ var (
 	guestProcessID     = regexp.MustCompile(`^#[a-z0-9]{12,32}$`)
 )
 
-// ValidGuestProcessID reports whether a Guest may call a Process so. No name has
+// ValidGuestProcessID reports whether s has the form of a Guest's Process ID. No name has
 // this form.
 func ValidGuestProcessID(s string) bool { return guestProcessID.MatchString(s) }
 
@@ -235,13 +234,13 @@ func newProcessID() string {
 	return "#" + strings.ToLower(rand.Text())[:length]
 }
 
-// publicID is a Guest's ID of a Process as clients know it.
+// publicID returns the ID that clients see for a Guest's Process ID.
 func publicID(timeline int64, guestID string) string {
 	return "p" + strconv.FormatInt(timeline, 10) + "-" + strings.TrimPrefix(guestID, "#")
 }
 
-// guestID is what the Guest of sb calls the Process that a client names.
-// Conflict when the ID is from before sb went back.
+// guestID returns the ID that the Guest of sb uses for the client's ID or name. Conflict
+// when the ID is of an earlier timeline of sb.
 func guestID(sb sandbox.Sandbox, process string) (string, error) {
 	m := processIDPattern.FindStringSubmatch(process)
 	if m == nil {
@@ -260,14 +259,13 @@ func guestID(sb sandbox.Sandbox, process string) (string, error) {
 	return "#" + m[2], nil
 }
 
-// StartProcess starts a Process and returns when it has ended, or after
-// req.Yield with what there is, which takes room until Close. It goes on whatever
-// becomes of ctx.
+// StartProcess starts a Process and returns when it has ended, or after req.Yield with
+// the output so far. The output is spooled until Close. The Process continues after ctx
+// ends.
 //
-// It returns Invalid or TooLarge for a request that cannot be served, NotFound
-// for a Sandbox that is absent, Conflict for one that does not run, a name or
-// shell in use or a Key of another request, and Exhausted at the limit of
-// processes.
+// It returns Invalid or TooLarge for an invalid request, NotFound for an absent Sandbox,
+// Conflict for a Sandbox that is not running, for a name or shell in use and for a Key of
+// another request, and Exhausted at the limit of processes.
 func (s *Service) StartProcess(ctx context.Context, tenant sandbox.TenantID, req StartRequest) (Started, error) {
 	if err := req.complete(); err != nil {
 		return Started{}, err
@@ -288,8 +286,8 @@ func (s *Service) StartProcess(ctx context.Context, tenant sandbox.TenantID, req
 		out.texts[i] = text{cap: math.MaxInt, kept: s.Spools.New(string(tenant))}
 	}
 	out.add(got.Output)
-	if out.left > 0 && out.taken >= start.MaxOutput { // there is more, or was
-		_ = guest.ReadOutput(ctx, got.ID, out.end, false, func(o Output) error { // what fails can be read later
+	if out.left > 0 && out.taken >= start.MaxOutput { // there is more, or there was
+		_ = guest.ReadOutput(ctx, got.ID, out.end, false, func(o Output) error { // a failure is ignored: the client can read the rest later
 			if o.Process != nil {
 				got.ProcessInfo = *o.Process
 			}
@@ -300,12 +298,12 @@ func (s *Service) StartProcess(ctx context.Context, tenant sandbox.TenantID, req
 	return out.started(got), nil
 }
 
-// firstOutput is how many bytes of output come with the answer to a start. What is
-// more is read in pieces.
+// firstOutput is the number of output bytes in the Guest's answer to a start. Further
+// output is read in pieces.
 const firstOutput = 64 << 10
 
-// startTime is what a Guest gets, beyond the time it is asked to wait, to answer
-// a call about a Process.
+// startTime is the extra time that a Guest has, beyond the requested wait, to answer a
+// call about a Process.
 const startTime = 20 * time.Second
 
 // complete fills in defaults and checks everything that needs no Sandbox.
@@ -332,7 +330,7 @@ func (r *StartRequest) complete() error {
 	return sandbox.CheckEnv(r.Env)
 }
 
-// checkProgram checks what is to be run.
+// checkProgram checks the command, arguments and shell.
 func (r *StartRequest) checkProgram() error {
 	all := r.Command
 	for _, a := range r.Args {
@@ -388,7 +386,7 @@ func errKeyForm() error {
 	return sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must be 1 to %d printable ASCII characters", MaxIdempotencyKey)
 }
 
-// validKey accepts the empty key: none.
+// validKey accepts the empty key, which means none.
 func validKey(key string) bool {
 	for i := range len(key) {
 		if key[i] < ' ' || key[i] > '~' {
@@ -398,7 +396,7 @@ func validKey(key string) bool {
 	return len(key) <= MaxIdempotencyKey
 }
 
-// start is the request as the Guest gets it.
+// start converts the request for the Guest.
 func (r *StartRequest) start() ProcessStart {
 	p := ProcessStart{
 		ID: newProcessID(), Args: r.Args, Command: r.Command, Shell: r.Shell, Name: r.Name, User: r.User, Cwd: r.Cwd, Env: r.Env,
@@ -413,15 +411,15 @@ func (r *StartRequest) start() ProcessStart {
 	return p
 }
 
-// fingerprint is the same for requests that ask for the same Process; how its
-// client waits for it does not count.
+// fingerprint is equal for requests for the same Process. It ignores how the client
+// waits.
 func (r *StartRequest) fingerprint() []byte {
 	c := *r
 	c.Sandbox, c.Background, c.Yield, c.MaxOutput = "", false, 0, 0
 	return sumOf(c)
 }
 
-// sumOf is a hash of a request, which is made of strings and numbers.
+// sumOf returns a hash of a request of strings and numbers.
 func sumOf(request any) []byte {
 	text, err := json.Marshal(request)
 	if err != nil {
@@ -431,7 +429,7 @@ func sumOf(request any) []byte {
 	return sum[:]
 }
 
-// startOutput is the output in the answer to a start.
+// startOutput collects the output in the response to a start.
 type startOutput struct {
 	service *Service
 	sb      sandbox.Sandbox
@@ -442,10 +440,10 @@ type startOutput struct {
 	end     int64 // offset
 }
 
-// errEnough ends the reading of output of which no more is wanted.
+// errEnough ends the reading of output once enough is read.
 var errEnough = errors.New("no more output is wanted")
 
-// full returns errEnough when nothing more can be added.
+// full returns errEnough when no more output is wanted.
 func (o *startOutput) full() error {
 	if o.left <= 0 {
 		return errEnough
@@ -453,7 +451,7 @@ func (o *startOutput) full() error {
 	return nil
 }
 
-// add takes pieces, as many as are wanted and as there is room for.
+// add appends pieces up to the wanted size and the room of the spool.
 func (o *startOutput) add(pieces []OutputPiece) {
 	for _, p := range pieces {
 		p.Data = p.Data[:min(len(p.Data), o.left)]
@@ -469,8 +467,8 @@ func (o *startOutput) add(pieces []OutputPiece) {
 	}
 }
 
-// flush adds the last piece to its stream, which is over when there is no room: it
-// can be read later.
+// flush adds the last piece to its stream. If the spool has no room for it, the collected
+// output ends before it, and the client can read it later.
 func (o *startOutput) flush() {
 	if len(o.last.Data) == 0 {
 		return
@@ -488,10 +486,10 @@ func (o *startOutput) flush() {
 	o.last.Data = nil
 }
 
-// started makes a Guest's answer the client's.
+// started converts a Guest's answer for the client.
 func (o *startOutput) started(got ProcessStarted) Started {
 	if cut := CutCharacter(o.last.Data); got.End == nil && cut < len(o.last.Data) {
-		// The rest of its last character comes with what is read next.
+		// The rest of its last character comes with the next read.
 		o.last.Data = o.last.Data[:len(o.last.Data)-cut]
 		o.end -= int64(cut)
 	}
@@ -506,19 +504,19 @@ func (o *startOutput) started(got ProcessStarted) Started {
 	}
 }
 
-// processOf makes what a Guest tells of a Process what its client sees.
+// processOf converts a Guest's ProcessInfo for the client.
 func processOf(sb sandbox.Sandbox, info ProcessInfo) Process {
 	p := Process{ProcessInfo: info, SandboxID: sb.ID, PublicID: publicID(sb.Timeline, info.ID), Timeline: sb.Timeline}
 	if info.End != nil {
 		p.Status, p.ExitCode, p.Problem = verdict(Request{Timeout: info.Timeout}, *info.End)
-		if p.Status == StatusKilled && info.End.Signal == 0 { // its Sandbox is there to tell
+		if p.Status == StatusKilled && info.End.Signal == 0 { // its Sandbox still runs
 			p.Problem = problem("signal", "it ended when it was asked to")
 		}
 	}
 	return p
 }
 
-// open finds the Sandbox and what its Guest calls the Process.
+// open finds the Sandbox and the Guest's ID of the Process.
 func (s *Service) open(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (sandbox.Sandbox, Guest, string, error) {
 	sb, guest, err := s.Guests.Open(ctx, tenant, ref.Sandbox)
 	if err != nil {
@@ -528,8 +526,8 @@ func (s *Service) open(ctx context.Context, tenant sandbox.TenantID, ref Process
 	return sb, guest, id, err
 }
 
-// ListProcesses returns the Processes of a Sandbox, in the order in which they
-// were started: all that run, and those that ended last.
+// ListProcesses returns the Processes of a Sandbox in the order of their start: all
+// running ones and the last ended ones.
 func (s *Service) ListProcesses(ctx context.Context, tenant sandbox.TenantID, idOrName string) ([]Process, error) {
 	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
 	if err != nil {
@@ -548,13 +546,13 @@ func (s *Service) ListProcesses(ctx context.Context, tenant sandbox.TenantID, id
 	return all, nil
 }
 
-// controlled is the part of a Guest that works on Processes it has.
+// controlled is the part of a Guest that works on existing Processes.
 type controlled interface {
 	Processes
 	ProcessStreams
 }
 
-// about makes one call about a Process, which may take limit.
+// about makes one call about a Process, with limit as its timeout.
 func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, limit time.Duration, call func(ctx context.Context, guest controlled, id string) (ProcessInfo, error)) (Process, error) {
 	sb, guest, id, err := s.open(ctx, tenant, ref)
 	if err != nil {
@@ -569,23 +567,22 @@ func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref Proces
 	return processOf(sb, info), nil
 }
 
-// GetProcess returns a Process as it is now.
+// GetProcess returns the current state of a Process.
 func (s *Service) GetProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (Process, error) {
 	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		return g.GetProcess(ctx, id)
 	})
 }
 
-// EndProcess ends a Process and everything it started, and returns it when that
-// is over.
+// EndProcess ends a Process and everything it started, and returns it after that.
 func (s *Service) EndProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (Process, error) {
 	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		return g.EndProcess(ctx, id)
 	})
 }
 
-// AbandonProcess has a Process end after a while, unless somebody has begun to
-// read its output meanwhile.
+// AbandonProcess ends a Process after a while, unless a client begins to read its output
+// before.
 func (s *Service) AbandonProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, after time.Duration) error {
 	sb, guest, id, err := s.open(ctx, tenant, ref)
 	if err != nil {
@@ -596,8 +593,8 @@ func (s *Service) AbandonProcess(ctx context.Context, tenant sandbox.TenantID, r
 	return s.broken(ctx, sb, guest.AbandonProcess(ctx, id, after))
 }
 
-// EndExecution ends what an execution with an idempotency key started in a
-// Sandbox, and returns it when it is over. NotFound when there is none.
+// EndExecution ends the execution that was started with an idempotency key in a Sandbox,
+// and returns it after that. NotFound when there is none.
 func (s *Service) EndExecution(ctx context.Context, tenant sandbox.TenantID, idOrName, key string) (Process, error) {
 	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
 	if err != nil {
@@ -615,9 +612,9 @@ func (s *Service) EndExecution(ctx context.Context, tenant sandbox.TenantID, idO
 	return processOf(sb, info), nil
 }
 
-// ReadOutput calls handle with the output of a Process from an offset on; a
-// negative one counts from the end. See Processes.ReadOutput. With follow it goes
-// on until the Process has ended.
+// ReadOutput calls handle with the output of a Process from an offset on; a negative
+// offset counts from the end. See Processes.ReadOutput. With follow it continues until
+// the Process has ended.
 func (s *Service) ReadOutput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, from int64, follow bool, handle func(*Process, Output) error) error {
 	sb, guest, id, err := s.open(ctx, tenant, ref)
 	if err != nil {
@@ -639,8 +636,8 @@ func (s *Service) ReadOutput(ctx context.Context, tenant sandbox.TenantID, ref P
 	return s.broken(ctx, sb, err)
 }
 
-// broken says why a Guest did not answer: Conflict when its Sandbox has ended
-// meanwhile, or else err, which may be nil.
+// broken explains an Unavailable of a Guest: it returns Conflict when the Sandbox has
+// ended since, or else err, which may be nil.
 func (s *Service) broken(ctx context.Context, sb sandbox.Sandbox, err error) error {
 	if ctx.Err() != nil || !errors.Is(err, sandbox.Unavailable) {
 		return err

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// abandonTime is how long an execution with a Key goes on when its client is
-	// gone: a client whose connection broke is back within that.
+	// abandonTime is how long an execution with a Key continues without its client. A
+	// client whose connection broke reconnects within it.
 	abandonTime = 15 * time.Second
-	// firstLook and lastLook are the pauses between tries to reach what runs again,
-	// also of tries that succeed and break.
+	// firstLook and lastLook bound the pause between attempts to reconnect to an
+	// execution. They also apply when attempts succeed and the connection breaks again.
 	firstLook, lastLook = 5 * time.Millisecond, 250 * time.Millisecond
 )
 
 var errGuard = errors.New("the guest did not end the execution in time")
 
-// followed is the part of a Guest that starts executions and ends them.
+// followed is the part of a Guest that starts and ends executions.
 type followed interface {
 	launcher
 	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
 	AbandonProcess(ctx context.Context, id string, after time.Duration) error
 }
 
-// following is one execution as somebody waits for it: a Process of the Guest's,
-// which is found again when the way to it breaks.
+// following is one request's wait for an execution. After a broken connection it
+// reconnects to the execution's Process.
 type following struct {
 	service *Service
 	sb      sandbox.Sandbox
@@ -39,15 +39,15 @@ type following struct {
 	req     Request
 	as      RunAs
 	out     *output
-	guard   *time.Timer  // nil: it may run as long as it likes
-	process *ProcessInfo // nil: it was not heard of, or its Guest knows none
-	// repeated is whether an earlier request started it.
+	guard   *time.Timer  // nil: no time limit
+	process *ProcessInfo // nil: not yet known, or the Guest supports none
+	// repeated reports whether an earlier request started it.
 	repeated bool
-	began    time.Time // when this request began to wait for it
-	// timed is the number of the Boot in which its time last began. In one Boot it
-	// begins once, however often the Guest lets go of the connection.
+	began    time.Time // when this request began to wait
+	// timed is the number of the Boot in which the guard was last started. The guard
+	// starts once per Boot, even if the connection breaks.
 	timed int64
-	pause time.Duration // before this Boot's Guest is reached again
+	pause time.Duration // before the next attempt to reach this Boot's Guest
 }
 
 func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang language, req Request, emit func(Event) error) (Result, error) {
@@ -94,7 +94,7 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	return res, nil
 }
 
-// longest is how long the execution can have run, whatever its Guest says.
+// longest bounds the execution's duration, whatever its Guest claims.
 func (f *following) longest() time.Duration {
 	if f.req.Timeout > 0 {
 		return MaxTimeout + guardTime
@@ -102,16 +102,15 @@ func (f *following) longest() time.Duration {
 	return time.Since(f.sb.CreatedAt)
 }
 
-// fingerprint is the same for Requests that ask for the same execution; how much
-// of its output their clients want, or have, does not count.
+// fingerprint is equal for Requests for the same execution. It ignores how much output
+// the clients want or already have.
 func (r *Request) fingerprint() []byte {
 	c := *r
 	c.Sandbox, c.MaxOutput, c.Resume, c.Again = "", 0, Cursor{}, false
 	return sumOf(c)
 }
 
-// toTheEnd starts the execution and follows it to its end, also through broken
-// connections.
+// toTheEnd starts the execution and follows it to its end, across broken connections.
 func (f *following) toTheEnd(ctx, runCtx context.Context) (RunEnd, error) {
 	for {
 		end, err := launch(runCtx, f.guest, f.lang, f.req, f.as, f.wanted(), f.handle)
@@ -125,8 +124,8 @@ func (f *following) toTheEnd(ctx, runCtx context.Context) (RunEnd, error) {
 	}
 }
 
-// wanted is how much of each stream has to leave the Sandbox: a listener gets
-// everything, a Result what it holds and the end of its last character.
+// wanted is how much of each stream must leave the Sandbox: everything for a listener;
+// for a Result, its MaxOutput and the end of the last character. Zero: everything.
 func (f *following) wanted() int64 {
 	if f.out.emit != nil || f.as.Attach {
 		return 0
@@ -134,9 +133,9 @@ func (f *following) wanted() int64 {
 	return int64(f.req.MaxOutput) + utf8.UTFMax
 }
 
-// handle takes what the Guest tells.
+// handle processes an event of the Guest.
 func (f *following) handle(e RunEvent) error {
-	if e.Started && f.guard != nil && f.timed != f.sb.Boot.Number { // its time begins, for which it may have waited
+	if e.Started && f.guard != nil && f.timed != f.sb.Boot.Number { // its time starts now, maybe after a wait
 		f.timed = f.sb.Boot.Number
 		f.guard.Reset(f.req.Timeout + guardTime)
 	}
@@ -158,8 +157,8 @@ func (f *following) handle(e RunEvent) error {
 	return f.out.handle(e)
 }
 
-// explain finds out what a failure means: that the execution has an end or cannot
-// be had, or that it has to be reached again.
+// explain interprets an error: the execution is over, with an end or an error, or it must
+// be reached again.
 func (f *following) explain(ctx, runCtx context.Context, err error) (over bool, end RunEnd, _ error) {
 	switch {
 	case f.out.failed != nil:
@@ -171,7 +170,7 @@ func (f *following) explain(ctx, runCtx context.Context, err error) (over bool, 
 		return true, end, err
 	}
 	if code := sandbox.CodeOf(err); code != sandbox.Unavailable && code != sandbox.Internal {
-		return true, end, err // the Guest is there and refuses
+		return true, end, err // the Guest answers and refuses
 	}
 	f.service.Guests.Forget(f.sb.ID)
 	if f.process == nil {
@@ -181,8 +180,8 @@ func (f *following) explain(ctx, runCtx context.Context, err error) (over bool, 
 	return f.again(ctx, runCtx, err)
 }
 
-// overdue is the end of an execution that its Guest let run on after its time. The
-// Guest is told, and not waited for.
+// overdue returns the end of an execution that its Guest did not time out. It asks the
+// Guest to end the execution, without waiting.
 func (f *following) overdue(cause error) (RunEnd, error) {
 	guest, id := f.guest, f.as.ID
 	f.service.Guests.aside(func(ctx context.Context) { _, _ = guest.EndProcess(ctx, id) })
@@ -192,8 +191,8 @@ func (f *following) overdue(cause error) (RunEnd, error) {
 	return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(cause)
 }
 
-// lost waits for the record of a Sandbox whose connection broke to say that it
-// ended. If it does not, the Guest alone is at fault.
+// lost waits until the record of a Sandbox with a broken connection says that it ended.
+// If it does not, the Guest alone is at fault.
 func (f *following) lost(ctx context.Context, cause error) (RunEnd, error) {
 	now, ended, err := f.service.awaitEnd(ctx, f.sb)
 	switch {
@@ -211,13 +210,13 @@ func (f *following) lost(ctx context.Context, cause error) (RunEnd, error) {
 	return endOf(now), nil
 }
 
-// endOf is the end of what ran in a Sandbox that has ended.
+// endOf returns the end of code in a Sandbox that has ended.
 func endOf(sb sandbox.Sandbox) RunEnd {
 	return RunEnd{Status: statusOf(sb.Ended.Cause), Message: fmt.Sprintf("the sandbox ended: %s", sb.Ended.Cause)}
 }
 
-// again looks for the Process until the record of its Sandbox says why it cannot be
-// found, for lossTime at most. It returns when the Guest can be asked for it.
+// again tries to reconnect to the Process until the record of its Sandbox explains the
+// loss, for at most lossTime. It returns with over false when the Guest answers.
 func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, end RunEnd, _ error) {
 	late := time.NewTimer(lossTime)
 	defer late.Stop()
@@ -252,14 +251,14 @@ func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, 
 	}
 }
 
-// paused is what there is to tell of an execution that goes on later.
+// paused returns the end of an execution that continues when its Sandbox resumes.
 func (f *following) paused() RunEnd {
 	return RunEnd{Status: StatusPaused, Message: fmt.Sprintf(
 		"the sandbox was paused while it ran: it goes on when the sandbox resumes, as process %s, whose output can be read from byte %d on",
 		publicID(f.sb.Timeline, f.process.ID), f.out.next)}
 }
 
-// reach has the Guest of the Sandbox as it is now asked for the Process next, if it
+// reach selects the Guest of the Sandbox's current Boot for the next attempt, if it
 // answers.
 func (f *following) reach(ctx context.Context, now sandbox.Sandbox) bool {
 	guest := f.service.Guests.Peek(now)
@@ -275,8 +274,9 @@ func (f *following) reach(ctx context.Context, now sandbox.Sandbox) bool {
 	return true
 }
 
-// leave ends the execution of a client that is gone, or soon if it may come back.
-// A server that ends leaves it as it is.
+// leave ends the execution of a client that has disconnected: at once, or after
+// abandonTime if the client may reconnect. When this server shuts down, leave does
+// nothing.
 func (f *following) leave(ctx context.Context) {
 	cause := context.Cause(ctx)
 	switch {
@@ -284,14 +284,14 @@ func (f *following) leave(ctx context.Context) {
 	case f.as.Key != "" && (cause == nil || errors.Is(cause, context.Canceled)):
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTime)
 		defer cancel()
-		_ = f.guest.AbandonProcess(ctx, f.as.ID, abandonTime) // one that is not there has ended
+		_ = f.guest.AbandonProcess(ctx, f.as.ID, abandonTime) // an absent Process has ended
 	default:
 		f.end(ctx)
 	}
 }
 
-// end ends the execution, also when ctx has ended. Where the Guest does not answer,
-// it ends by its timeout.
+// end ends the execution, even after ctx has ended. If the Guest does not answer, the
+// execution's timeout ends it.
 func (f *following) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTime)
 	defer cancel()

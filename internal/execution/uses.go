@@ -10,22 +10,21 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// tellTime bounds one telling of uses.
+// tellTime bounds one report of uses.
 const tellTime = 5 * time.Second
 
-// uses gathers, in memory, which Sandboxes are used and the last of what they
-// wrote, until it is told to the session manager.
+// uses collects, in memory, the used Sandboxes and their last output until the next
+// report to the session manager.
 type uses struct {
 	mu   sync.Mutex
-	busy map[string]int         // requests under way by Sandbox ID
-	used map[string]sandbox.Use // since it was last told
-	last map[string]time.Time   // when each was last used, of those lately
+	busy map[string]int         // requests in progress, by Sandbox ID
+	used map[string]sandbox.Use // since the last report
+	last map[string]time.Time   // last use, of recently used Sandboxes
 
-	telling sync.Mutex // held while one telling is under way
+	telling sync.Mutex // held during a report
 }
 
-// begin notes a request on a Sandbox. As long as ctx lasts the Sandbox is in
-// use.
+// begin records a request on a Sandbox. The Sandbox is in use until ctx ends.
 func (u *uses) begin(ctx context.Context, id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -46,7 +45,7 @@ func (u *uses) end(id string) {
 	}
 }
 
-// wrote notes what a Process of a Sandbox wrote.
+// wrote records output of a Process of a Sandbox.
 func (u *uses) wrote(id string, output []byte) {
 	if len(output) == 0 {
 		return
@@ -56,7 +55,7 @@ func (u *uses) wrote(id string, output []byte) {
 	u.note(id, output)
 }
 
-// note adds to what is told next. The lock is held.
+// note adds to the next report. The lock is held.
 func (u *uses) note(id string, output []byte) {
 	use := u.used[id]
 	use.SandboxID, use.Output = id, sandbox.KeepTail(use.Output, output)
@@ -64,8 +63,8 @@ func (u *uses) note(id string, output []byte) {
 	u.last[id] = time.Now()
 }
 
-// since returns the Sandboxes that were used after t, or are in use, and forgets
-// when others were.
+// since returns the Sandboxes that were used after t or are in use, and forgets the
+// others' last use.
 func (u *uses) since(t time.Time) map[string]bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -79,7 +78,7 @@ func (u *uses) since(t time.Time) map[string]bool {
 	return lately
 }
 
-// take returns what is to be told now.
+// take returns the uses to report now.
 func (u *uses) take() []sandbox.Use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,23 +93,21 @@ func (u *uses) take() []sandbox.Use {
 	return all
 }
 
-// Use notes that a Sandbox is used, as long as ctx lasts, by a request that does
-// not Open it.
+// Use records the use of a Sandbox, until ctx ends, by a request that does not Open it.
 func (g *Guests) Use(ctx context.Context, id string) { g.uses.begin(ctx, id) }
 
-// UsedWithin returns the Sandboxes that were used within d before now, and have
-// been in every such call before: it is for one caller, with one d.
+// UsedWithin returns the Sandboxes that were used within d before now. It forgets older
+// uses, so it is for one caller with a constant d.
 func (g *Guests) UsedWithin(d time.Duration) map[string]bool { return g.uses.since(time.Now().Add(-d)) }
 
-// Peek returns the client of the Guest of a Sandbox that runs, which does not
-// count as used by it.
+// Peek returns the client of the Guest of a running Sandbox, without counting as use.
 func (g *Guests) Peek(sb sandbox.Sandbox) Guest { return g.of(sb) }
 
-// Wrote notes what a Process of a Sandbox wrote, for its certificate.
+// Wrote records output of a Process of a Sandbox, for its certificate.
 func (g *Guests) Wrote(sandboxID string, output []byte) { g.uses.wrote(sandboxID, output) }
 
-// TellUse tells the session manager now which Sandboxes were used since it was
-// last told. What cannot be told is dropped: a Sandbox in use is told of again.
+// TellUse reports to the session manager which Sandboxes were used since the last report.
+// A failed report is dropped; a Sandbox in use is in the next report again.
 func (g *Guests) TellUse(ctx context.Context) error {
 	g.uses.telling.Lock()
 	defer g.uses.telling.Unlock()
@@ -123,7 +120,7 @@ func (g *Guests) TellUse(ctx context.Context) error {
 	return g.sandboxes.Used(ctx, all)
 }
 
-// KeepTelling tells every sandbox.UseEvery until ctx ends, and then once more.
+// KeepTelling reports every sandbox.UseEvery until ctx ends, and then once more.
 func (g *Guests) KeepTelling(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(sandbox.UseEvery)
 	defer tick.Stop()

@@ -9,13 +9,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
-// Values are those that an execution gave, in their order.
+// Values are the values of an execution, in order.
 type Values struct {
 	spool spool.Spool
 	kept  []keptValue
 }
 
-// keptValue is where a Value is kept.
+// keptValue locates a Value in the spool.
 type keptValue struct {
 	main bool
 	data []keptData
@@ -30,16 +30,16 @@ type keptData struct {
 // Data is one representation of a value.
 type Data struct {
 	MIME string
-	// JSON reports whether it is JSON. Else it is text.
+	// JSON reports whether the data is JSON. Otherwise it is text.
 	JSON bool
 	Len  int64 // bytes
 	io.Reader
 }
 
-// Len is how many there are.
+// Len is the number of values.
 func (v *Values) Len() int { return len(v.kept) }
 
-// add keeps a Value, if there is room for it.
+// add keeps a Value, if the spool has room for it. It reports whether it did.
 func (v *Values) add(value Value) bool {
 	k := keptValue{main: value.Main}
 	for mime, data := range value.Data {
@@ -52,7 +52,7 @@ func (v *Values) add(value Value) bool {
 	return true
 }
 
-// All reads them one after the other. What is told of one is read before the next.
+// All reads the values in order. The Data of a value must be read before the next value.
 func (v *Values) All() iter.Seq2[bool, iter.Seq[Data]] {
 	return func(yield func(main bool, data iter.Seq[Data]) bool) {
 		for _, k := range v.kept {
@@ -70,7 +70,7 @@ func (v *Values) All() iter.Seq2[bool, iter.Seq[Data]] {
 	}
 }
 
-// All reads its representations.
+// All reads the representations of v.
 func (v *Value) All() iter.Seq[Data] {
 	return func(yield func(Data) bool) {
 		for mime, data := range v.Data {

@@ -9,16 +9,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Owned says to whom a saved state belongs.
+// Owned describes the owner and size of a saved state.
 type Owned struct {
 	Group string
 	Bytes int64     // on the host
-	At    time.Time // it was saved
+	At    time.Time // of the save
 }
 
-// takeUp has all states on the host be copied that have no record: those that were
-// saved before there were copies. They wait until what is saved now was copied, and
-// then for their turns: see Config.BacklogRate.
+// takeUp queues all states on the host without a record, which were saved before copying
+// was enabled. Newly saved states are copied first; then the backlog is copied at
+// Config.BacklogRate.
 func (e *Engine) takeUp(ctx context.Context) error {
 	if e.cfg.Owner == nil {
 		return nil
@@ -42,7 +42,7 @@ func (e *Engine) takeUp(ctx context.Context) error {
 		switch {
 		case err == nil:
 			taken++
-		case errors.Is(err, sandbox.NotFound): // of nobody, in the making, or deleted just now
+		case errors.Is(err, sandbox.NotFound): // without an owner, not ready, or just deleted
 		case errors.Is(err, sandbox.Conflict):
 			e.cfg.Log.WarnContext(ctx, "queueing a saved state for a copy failed", telemetry.KeySnapshot, name, telemetry.KeyError, err)
 		default:
@@ -55,8 +55,8 @@ func (e *Engine) takeUp(ctx context.Context) error {
 	return nil
 }
 
-// paced notes that a state of the backlog was worked on: the next one waits until
-// both together are as slow as they should be.
+// paced sets when the next state of the backlog may start, so that the average rate stays
+// at BacklogRate.
 func (e *Engine) paced(s *state, began time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,8 +66,8 @@ func (e *Engine) paced(s *state, began time.Time) {
 	e.backlogAt = began.Add(time.Duration(float64(s.Bytes) / float64(e.cfg.BacklogRate) * float64(time.Second)))
 }
 
-// Ranks order what there is to do: deletions make room, and somebody may count on
-// what was saved just now.
+// Ranks order the work: deletions first, because they free space, then new states, which
+// a user may rely on soon, then the backlog.
 const (
 	deletingRank = iota
 	savedRank

@@ -20,18 +20,19 @@ import (
 )
 
 const (
-	puts = 4 // packs that are put at a time
-	gets = 8 // packs that are fetched, looked at or deleted at a time
-	// shared is how many other states of its group a copy looks through for what it
-	// has in common, those used last.
+	puts = 4 // concurrent puts of packs
+	gets = 8 // concurrent fetches, checks or deletions of packs
+	// shared is how many other states of its group, the most recently used, a copy
+	// searches for common pieces.
 	shared = 32
-	// maxIndex bounds how many pieces of others it knows, of some hundred bytes each.
+	// maxIndex bounds the number of indexed pieces of other states, of some hundred bytes
+	// each.
 	maxIndex = 1 << 19
-	// maxPlaces is how many pieces a list can have and still be a blob.
+	// maxPlaces is the number of pieces whose list still fits a blob.
 	maxPlaces = (sandbox.MaxBlob - 1<<20) / placeBytes
 )
 
-// copyOut copies a state into Blobs and sees that it is there.
+// copyOut copies a state into Blobs and verifies the copy.
 func (e *Engine) copyOut(ctx context.Context, s *state) error {
 	key, err := e.keys.of(ctx, s.Group)
 	if err != nil {
@@ -40,9 +41,10 @@ func (e *Engine) copyOut(ctx context.Context, s *state) error {
 	u := newUpload(ctx, e, s, key)
 	err = e.exported(ctx, s.Name, u.read)
 	if err != nil {
-		waited := u.put.Wait() // what is put may be deleted only then
+		waited := u.put.Wait() // packs may be deleted only after the puts end
 		if errors.Is(err, sandbox.NotFound) {
-			// It went before it was copied: its owner deleted it, or somebody by hand.
+			// The state was deleted before the copy was complete, by its owner or by
+			// hand.
 			return e.change(s, true, func() { s.Deleting = true })
 		}
 		return errors.Join(waited, err)
@@ -66,7 +68,7 @@ func (e *Engine) copyOut(ctx context.Context, s *state) error {
 	return nil
 }
 
-// exported has read read what the Engine exports, to its end.
+// exported passes the Engine's export to read, to its end.
 func (e *Engine) exported(ctx context.Context, name string, read func(io.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -85,7 +87,7 @@ func (e *Engine) exported(ctx context.Context, name string, read func(io.Reader)
 	return readErr
 }
 
-// union returns all that a or b has.
+// union returns the sorted union of a and b.
 func union(a, b []string) []string {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
@@ -102,10 +104,10 @@ type upload struct {
 
 	sum    hash.Hash
 	places []place
-	packs  []string            // names; of the one in the making it is empty
-	index  map[pieces.ID]place // where pieces are, by packs
+	packs  []string            // names; empty for the pack in progress
+	index  map[pieces.ID]place // locations of pieces, by index in packs
 	sizes  map[string]int64    // of packs that this copy puts
-	pack   []byte              // in the making, the last of packs
+	pack   []byte              // in progress, the last of packs
 }
 
 func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey) *upload {
@@ -130,8 +132,8 @@ func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey) *upload 
 	return u
 }
 
-// others reads the lists of states below a prefix that s may share with, one by
-// one. What is not there is only not shared.
+// others yields the lists of states below a prefix that s may share pieces with. A
+// missing list is skipped.
 func (e *Engine) others(s *state, prefix string) iter.Seq[*list] {
 	return func(yield func(*list) bool) {
 		for _, name := range e.siblings(s, prefix) {
@@ -146,7 +148,7 @@ func (e *Engine) others(s *state, prefix string) iter.Seq[*list] {
 	}
 }
 
-// siblings are the states copied below a prefix that were used last.
+// siblings returns the most recently used states copied below a prefix.
 func (e *Engine) siblings(s *state, prefix string) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -166,12 +168,12 @@ func (e *Engine) siblings(s *state, prefix string) (names []string) {
 	return names
 }
 
-// read takes all pieces of a state.
+// read splits a state into pieces and adds them.
 func (u *upload) read(r io.Reader) error {
 	return pieces.Each(io.TeeReader(r, u.sum), u.add)
 }
 
-// add lists a piece, which goes into a pack unless it is in one.
+// add lists a piece, and adds it to the pack unless a pack already has it.
 func (u *upload) add(b []byte) error {
 	id := u.key.nameOf(b)
 	p, ok := u.index[id]
@@ -192,7 +194,7 @@ func (u *upload) add(b []byte) error {
 	return u.ctx.Err()
 }
 
-// flush puts the pack in the making, once it is recorded.
+// flush puts the current pack, after recording it.
 func (u *upload) flush() error {
 	raw := u.pack
 	if len(raw) == 0 {
@@ -218,15 +220,14 @@ func (u *upload) flush() error {
 	return u.ctx.Err()
 }
 
-// finish puts the last pack, sees that all are there, and returns what the state
-// consists of.
+// finish puts the last pack, verifies that all packs exist, and returns the state's list.
 func (u *upload) finish(ctx context.Context) (*list, error) {
 	err := u.flush()
 	if err := errors.Join(u.put.Wait(), err); err != nil {
 		return nil, err
 	}
 	l := &list{Name: u.state.Name, Sum: u.sum.Sum(nil)}
-	at := map[string]int{} // packs that it really consists of
+	at := map[string]int{} // packs that it uses
 	for _, p := range u.places {
 		name := u.packs[p.pack]
 		n, ok := at[name]
@@ -241,7 +242,7 @@ func (u *upload) finish(ctx context.Context) (*list, error) {
 	return l, u.verify(ctx, l)
 }
 
-// verify sees that every pack is there, as long as it was put.
+// verify checks that every pack exists, with the size that this copy put.
 func (u *upload) verify(ctx context.Context, l *list) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(gets)
@@ -263,14 +264,14 @@ func (u *upload) verify(ctx context.Context, l *list) error {
 	return g.Wait()
 }
 
-// beAlone has the next attempt not rely on what others put.
+// beAlone makes the next attempt share no packs of other states.
 func (u *upload) beAlone() {
 	u.engine.mu.Lock()
 	defer u.engine.mu.Unlock()
 	u.state.alone = true
 }
 
-// putList puts the list of a state, which makes the copy whole, and reads it back.
+// putList puts the list of a state, which completes the copy, and reads it back.
 func (e *Engine) putList(ctx context.Context, key *groupKey, l *list) error {
 	raw, err := l.encode()
 	if err != nil {
@@ -291,7 +292,7 @@ func (e *Engine) putList(ctx context.Context, key *groupKey, l *list) error {
 	return durable.WriteLoose(e.file(l.Name, listSuffix), raw, 0o600)
 }
 
-// remove deletes the copy of a state: the packs that no other needs, its list, and
+// remove deletes the copy of a state: the packs that no other state needs, its list, and
 // then its record.
 func (e *Engine) remove(ctx context.Context, s *state) error {
 	unlock, err := e.lock(ctx, s)
@@ -308,15 +309,15 @@ func (e *Engine) remove(ctx context.Context, s *state) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil { // should that have been cut
+	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil { // in case its deletion was interrupted
 		return err
 	}
 	e.counts.deleted.Add(1)
 	return e.forget(s)
 }
 
-// unneeded returns the packs of s that are no other's, and what its list may be
-// called. Run alone adds packs and removes them, one state at a time.
+// unneeded returns the packs of s that no other state uses, and the possible names of its
+// list. Only Run adds and removes packs, one state at a time.
 func (e *Engine) unneeded(s *state) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// back has a state on the host, once for all who want it.
+// back brings a state back to the host, once for all concurrent callers.
 func (e *Engine) back(ctx context.Context, s *state) error {
 	e.mu.Lock()
 	here := !s.Away && !s.spoiled && s.busy == nil
@@ -48,7 +48,7 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 	}
 	if err := e.fetch(ctx, s, spoiled); err != nil {
 		e.mu.Lock()
-		s.spoiled = false // the next who starts from it sees for himself
+		s.spoiled = false // the next caller checks again
 		e.mu.Unlock()
 		e.counts.fetchFailed.Add(1)
 		err = tellFetch(s.Name, spoiled, err)
@@ -59,7 +59,7 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 	return nil
 }
 
-// fetched notes that a state was brought back.
+// fetched records that a state was brought back.
 func (e *Engine) fetched(ctx context.Context, s *state, spoiled bool, took time.Duration) {
 	e.mu.Lock()
 	s.spoiled = false
@@ -74,8 +74,8 @@ func (e *Engine) fetched(ctx context.Context, s *state, spoiled bool, took time.
 		telemetry.KeyDuration, float64(took.Microseconds())/1000)
 }
 
-// tellFetch names the state in what its user is told; spoiled: that on the host is
-// damaged or gone too.
+// tellFetch converts a fetch error for the user and names the state; spoiled: the state
+// on the host is damaged or gone too.
 func tellFetch(name string, spoiled bool, err error) error {
 	here := "not on this host"
 	if spoiled {
@@ -92,17 +92,17 @@ func tellFetch(name string, spoiled bool, err error) error {
 	return e
 }
 
-// fetchAgain is when to ask again for what could not be reached.
+// fetchAgain is the RetryAfter when Blobs cannot be reached.
 const fetchAgain = 5 * time.Second
 
-// fetch brings a state back, in the place of a spoiled one. All of it is here, and
-// is what was copied, before the Engine sees any of it. The caller holds the lock.
+// fetch brings a state back and replaces a spoiled one. The whole copy is downloaded and
+// verified before the Engine sees any of it. The caller holds the lock.
 func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
 	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return err
 	}
-	if there := slices.Contains(names, s.Name); !there || spoiled { // it is, when its eviction was cut
+	if there := slices.Contains(names, s.Name); !there || spoiled { // it may exist after an interrupted eviction
 		if err := e.fetchFiles(ctx, s, there); err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
 	return e.change(s, false, func() { s.Away = false })
 }
 
-// fetchFiles has the Engine take what is in Blobs, in the place of what is there.
+// fetchFiles imports the copy in Blobs into the Engine, replacing existing files.
 func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 	e.mu.Lock()
 	prefix := s.prefix()
@@ -135,7 +135,7 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 		return fmt.Errorf("make a file: %w", err)
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // it needs no name
+	if err := os.Remove(f.Name()); err != nil { // it is used by descriptor only
 		return err
 	}
 	if err := e.gather(ctx, key, l, f); err != nil {
@@ -144,7 +144,7 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 	whole := func() io.Reader {
 		return &summed{from: io.NewSectionReader(f, 0, l.Bytes), sum: sha256.New(), want: l.Sum}
 	}
-	if there { // what is damaged goes once it is sure that what comes is not
+	if there { // verify the copy before deleting the damaged state
 		if _, err := io.Copy(io.Discard, whole()); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 	return err
 }
 
-// get returns what was sealed under a name.
+// get returns the unsealed content of a blob.
 func (e *Engine) get(ctx context.Context, key *groupKey, name string) ([]byte, error) {
 	sealed, err := e.cfg.Blobs.Get(ctx, name)
 	if errors.Is(err, sandbox.NotFound) {
@@ -179,7 +179,7 @@ func (e *Engine) get(ctx context.Context, key *groupKey, name string) ([]byte, e
 	return content, nil
 }
 
-// gather writes the pieces of a list into a file; each pack comes once.
+// gather writes the pieces of a list into a file; each pack is fetched once.
 func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File) error {
 	type target struct {
 		place
@@ -227,8 +227,8 @@ func noRoom(err error) error {
 	return err
 }
 
-// summed ends with an error, not with io.EOF, when what it gave was not what is
-// wanted.
+// summed verifies the checksum of from: on a mismatch it ends with an error instead of
+// io.EOF.
 type summed struct {
 	from io.Reader
 	sum  hash.Hash
