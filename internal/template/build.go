@@ -31,8 +31,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// builderVersion grows when the steps change, so that Templates are built
-// anew.
+// builderVersion must be incremented when the steps change, so that Templates are
+// rebuilt.
 const builderVersion = 3
 
 // Builder makes Templates. Only Store is required. Builds need root, because
@@ -43,38 +43,37 @@ type Builder struct {
 
 	Cache       string // folder of downloads; empty: one in the Store
 	NPMRegistry string // address; empty: what the host's npm uses, else the public one
-	Force       bool   // build also what is there
+	Force       bool   // rebuild existing images
 
-	// Output gets what programs of the build print; nil: only the build's own log.
+	// Output receives the output of the build's programs; nil: only the build's own log.
 	Output io.Writer
-	// Quota bounds the images of the Tenant that asks, as Store.Admit says.
+	// Quota bounds the images of the requesting Tenant, as in Store.Admit.
 	Quota sandbox.Quota
-	// Guard is for builds that Tenants ask for; nil: the operator asks.
+	// Guard restricts builds of Tenants; nil: the operator builds.
 	Guard *Guard
-	// Inexact lets packages of another distribution or version stand in for the image
-	// of a Base whose registry does not answer.
+	// Inexact allows packages of another distribution or version in place of the image of
+	// a Base whose registry does not answer.
 	Inexact bool
 }
 
-// Guard keeps a build that a Tenant asks for from what only the operator may
-// reach or run as root.
+// Guard keeps a Tenant's build from reaching or running as root anything that is reserved
+// for the operator.
 type Guard struct {
 	Registries   []string // HOST or HOST:PORT of registries that may have private addresses
 	MaxTreeBytes int64    // of the root filesystem; zero: 8 GiB
-	// Proxy leads to the public addresses; nil: they are dialled directly.
+	// Proxy reaches the public addresses; nil: they are dialled directly.
 	Proxy *upstream.Proxy
 }
 
-// Progress is where a build is.
+// Progress is the progress of a build.
 type Progress struct {
 	Stage  string // one word, for example "debootstrap"
-	Detail string // what it does now
+	Detail string // the current action
 	Done   int    // zero: not counted
 	Total  int    // zero: not known
 }
 
-// String is a line without its end, for example
-// "debootstrap: unpacking 87/131".
+// String returns one line without a newline, for example "debootstrap: unpacking 87/131".
 func (p Progress) String() string {
 	text := p.Stage + ": " + p.Detail
 	switch {
@@ -95,18 +94,18 @@ func (b *Builder) Build(ctx context.Context, name string, source Source, progres
 	return b.Make(ctx, ref, Recipe{Source: source}, nil, progress)
 }
 
-// Make makes the version of a Template that a Recipe describes and lets ref mean
-// it, unless ref means one that was made of the same (see Image.Cached). content,
-// when not nil, is the archive that a tar Source would name. progress, which may
-// be nil, is called often, one call at a time, and not after Make returns.
+// Make builds the version of a Template that a Recipe describes and tags it as ref,
+// unless ref already names a version of the same inputs (see Image.Cached). content, if
+// not nil, is the archive of a tar Source. progress, which may be nil, is called often,
+// serially, and not after Make returns.
 //
-// Of two builders of one name, also in two processes, the second waits and
-// takes what the first made. A build that dies, however, leaves nothing in use:
-// no mount, no process, and files that the next build removes.
+// Concurrent builders of one name, also in other processes, wait and take the image that
+// the first one made. A build that dies leaves no mount and no process, and the next
+// build removes its files.
 //
-// It returns Invalid for a bad name or Recipe, Unsupported when the host lacks
-// rights or a tool, naming its package, Exhausted when the disk is too full or the
-// image takes more than the Quota has left, and Unavailable when what it needs from the network does not come.
+// Make returns Invalid for a bad name or Recipe, Unsupported when the host lacks rights
+// or a tool, naming its package, Exhausted when the disk is too full or the image exceeds
+// the rest of the Quota, and Unavailable when a download fails.
 func (b *Builder) Make(ctx context.Context, ref Ref, recipe Recipe, content io.Reader, progress func(Progress)) (Image, error) {
 	if err := recipe.Check(); err != nil {
 		return Image{}, err
@@ -132,20 +131,20 @@ func (b *Builder) Make(ctx context.Context, ref Ref, recipe Recipe, content io.R
 	return run.locked(ctx)
 }
 
-// A plan is what a build works from.
+// A plan holds the resolved inputs of a build.
 type plan struct {
 	asked    Source
 	recipe   Recipe
-	content  io.Reader    // archive to unpack; nil: as asked says
-	image    *name.Digest // nil: not of an image, or not known yet
+	content  io.Reader    // archive to unpack; nil: see asked
+	image    *name.Digest // nil: not from an image, or not resolved yet
 	distro   distribution
-	inputs   string                              // empty: not known beforehand
-	contents string                              // the same for the image file alone
-	fill     func(*build, context.Context) error // brings in all but what finishTree adds
+	inputs   string                              // hash; empty: not known beforehand
+	contents string                              // hash of the inputs of the image file alone
+	fill     func(*build, context.Context) error // adds everything but finishTree's part
 }
 
-// plan finds out what a Recipe means today. A Base asks no registry before it is
-// known that a build is needed: what it was made of once is good enough.
+// plan resolves a Recipe. For a Base it asks no registry before a build is known to be
+// needed: a cached image is good enough.
 func (b *Builder) plan(ctx context.Context, recipe Recipe, content io.Reader) (plan, error) {
 	source := recipe.Source
 	p := plan{asked: source, recipe: recipe, content: content, fill: (*build).fill}
@@ -184,12 +183,12 @@ func (b *Builder) plan(ctx context.Context, recipe Recipe, content io.Reader) (p
 		return p, err
 	}
 	file := p
-	file.recipe.Defaults = sandbox.TemplateDefaults{} // they are not in the file
+	file.recipe.Defaults = sandbox.TemplateDefaults{} // not part of the file
 	p.contents, err = file.hash()
 	return p, err
 }
 
-// hash names all that goes into the version, as far as it is known.
+// hash returns a hash of all known inputs of the version.
 func (p plan) hash() (string, error) {
 	image := ""
 	if p.image != nil {
@@ -223,13 +222,13 @@ func (b *Builder) cached(ref Ref, p plan) (Image, bool) {
 	return image, true
 }
 
-// reused makes an image that another name of the same owner has, and that was made
-// of the same, a version of this Template.
+// reused tags an existing image of the same owner and the same inputs as a version of
+// this Template.
 func (b *build) reused() (image Image, found bool, err error) {
 	if b.Force || b.plan.contents == "" {
 		return Image{}, false, nil
 	}
-	release, err := b.Store.lockImages() // so that the image does not go meanwhile
+	release, err := b.Store.lockImages() // keeps the image from being removed meanwhile
 	if err != nil {
 		return Image{}, false, err
 	}
@@ -253,10 +252,10 @@ func (b *build) reused() (image Image, found bool, err error) {
 	return image, true, b.Store.publish(b.ref, image)
 }
 
-// minFree is what a build needs on disk at its height, in bytes.
+// minFree is the peak disk use of a build, in bytes.
 const minFree = 2 << 30
 
-// ready checks what would otherwise fail late.
+// ready checks early for failures that would otherwise come late.
 func (b *Builder) ready() error {
 	if os.Geteuid() != 0 {
 		return sandbox.Errorf(sandbox.Unsupported, "building a template needs root, because the files in it have owners")
@@ -291,7 +290,7 @@ func (b *Builder) logger() *slog.Logger {
 	return b.Log
 }
 
-// A build is one run of Builder.Build that holds the lock of its name.
+// A build is one run of Builder.Make that holds the lock of its name.
 type build struct {
 	*Builder
 	ref  Ref
@@ -300,11 +299,11 @@ type build struct {
 	dir  string // scratch, removed at the end
 	root string // the tree, in dir
 	tree tree
-	log  io.Writer // what programs print
+	log  io.Writer // output of programs
 
-	newest time.Time // files of the build are dated so
+	newest time.Time // time of the build's own files; later times are clamped to it
 	env    map[string]string
-	source string // what the tree is really made of
+	source string // actual source of the tree
 
 	mu       sync.Mutex // guards progress
 	progress func(Progress)
@@ -319,7 +318,7 @@ func (b *build) say(stage, detail string, done, total int) {
 	}
 }
 
-// locked builds unless another builder just did.
+// locked builds, unless another builder just built the same.
 func (b *build) locked(ctx context.Context) (Image, error) {
 	began, waited := time.Now(), false
 	release, err := b.Store.lock(ctx, b.name, func() {
@@ -349,10 +348,10 @@ func (b *build) locked(ctx context.Context) (Image, error) {
 	return image, err
 }
 
-// leaveNothing removes the log, which Output has too, and the lock.
+// leaveNothing removes the lock and the log, which Output has too.
 func (b *build) leaveNothing() {
 	err := os.Remove(b.Store.path("build", b.name+".log"))
-	if errors.Is(err, fs.ErrNotExist) { // it was done already
+	if errors.Is(err, fs.ErrNotExist) { // already removed
 		err = nil
 	}
 	if err := errors.Join(err, b.Store.forgetLock(b.name)); err != nil {
@@ -360,8 +359,8 @@ func (b *build) leaveNothing() {
 	}
 }
 
-// removeTries is how often removeTree tries: children of a killed builder die
-// with it, but perhaps a moment after its lock.
+// removeTries is the number of attempts of removeTree: children of a killed builder may
+// end shortly after its lock.
 const removeTries = 20
 
 func removeTree(dir string) (err error) {
@@ -377,8 +376,7 @@ func removeTree(dir string) (err error) {
 // make runs the whole build.
 func (b *build) make(ctx context.Context) (Image, error) {
 	b.root = filepath.Join(b.dir, "root-"+rand.Text())
-	// What is in it may be setuid, and other users of this machine must not
-	// reach it.
+	// The tree may hold setuid files, which other users of this machine must not reach.
 	if err := errors.Join(os.MkdirAll(b.dir, 0o700), os.Chmod(b.dir, 0o700), spread(b.dir), os.MkdirAll(b.root, 0o755)); err != nil {
 		return Image{}, fmt.Errorf("make the tree: %w", err)
 	}
@@ -416,11 +414,10 @@ func (b *build) make(ctx context.Context) (Image, error) {
 	return b.store(ctx)
 }
 
-// spread has ext4 put each folder that is made in dir into another part of the disk, by
-// the hash of its name. Ext4 gives no inode out again that was freed within the last
-// minutes, and looks at each of them before it finds another one: without it, a tree
-// that is unpacked where one was removed takes nine times as long. Other file systems
-// know no such flag, or need it not.
+// spread makes ext4 place each folder made in dir in another part of the disk, by the
+// hash of its name. Ext4 does not reuse an inode that was freed within the last minutes,
+// and skips them one by one: without spread, unpacking a tree where one was removed takes
+// nine times as long. Other file systems do not have or need the flag.
 func spread(dir string) error {
 	const topDir = 0x20000 // FS_TOPDIR_FL of linux/fs.h
 	f, err := os.Open(dir)
@@ -434,7 +431,7 @@ func spread(dir string) error {
 	return nil
 }
 
-// fill brings in packages and, at the same time, Node.js.
+// fill installs packages and, at the same time, Node.js.
 func (b *build) fill(ctx context.Context) error {
 	var node, npm string
 	parts, partsCtx := errgroup.WithContext(ctx)
@@ -452,16 +449,16 @@ func (b *build) fill(ctx context.Context) error {
 	return b.installNPM(ctx)
 }
 
-// fillBare brings in an image and nothing else.
+// fillBare unpacks an image and nothing else.
 func (b *build) fillBare(ctx context.Context) error {
 	b.source = kindOCI + ":" + b.plan.image.String()
 	return b.ociTree(ctx, *b.plan.image)
 }
 
-// fillTree makes the tree of the plan's source; for a Base it decides here.
+// fillTree builds the tree from the plan's source; for a Base it resolves it here.
 func (b *build) fillTree(ctx context.Context) error {
 	image := b.plan.image
-	var missing error // why the image of a Base is not had
+	var missing error // why the image of a Base cannot be used
 	if b.plan.asked.kind == kindBase {
 		ref := b.plan.asked.ref
 		b.say("image", "asking for "+ref, 0, 0)
@@ -498,8 +495,8 @@ func (b *build) fillTree(ctx context.Context) error {
 	return b.checkStandIn(missing, system)
 }
 
-// checkStandIn refuses packages in place of the image of a Base, which is missing
-// for a reason, where a System of them is not what the image's name says.
+// checkStandIn rejects packages in place of the missing image of a Base, if their System
+// differs from the one in the image's name.
 func (b *build) checkStandIn(missing error, system standin.System) error {
 	ref := b.plan.asked.ref
 	difference := standin.Difference(ref, system)
@@ -511,7 +508,7 @@ func (b *build) checkStandIn(missing error, system standin.System) error {
 		ref, difference).WithCause(missing)
 }
 
-// system tells what a tree of packages holds. Node.js is added to it later.
+// system returns the System of a tree of packages. Node.js is added to it later.
 func (t tree) system() (standin.System, error) {
 	text, err := t.text("etc/os-release")
 	if err != nil {
@@ -525,7 +522,7 @@ func (t tree) system() (standin.System, error) {
 	return s, nil
 }
 
-// store makes the image file and lets the name mean it.
+// store writes the image file and tags it.
 func (b *build) store(ctx context.Context) (Image, error) {
 	b.say("erofs", "writing the image", 0, 0)
 	file := filepath.Join(b.dir, "image.erofs")
@@ -560,8 +557,8 @@ func (b *build) store(ctx context.Context) (Image, error) {
 	return image, b.Store.publish(b.ref, image)
 }
 
-// hostResolvConf is how names resolve while packages are installed: a build
-// uses the host's network.
+// hostResolvConf returns the host's resolv.conf, because a build uses the host's network
+// to install packages.
 func hostResolvConf() (string, error) {
 	body, err := fs.ReadFile(os.DirFS("/etc"), "resolv.conf")
 	if err != nil {

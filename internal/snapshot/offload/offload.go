@@ -1,16 +1,15 @@
-// Package offload keeps copies of saved states in Blobs, so that they outlive the
-// disk of their host, and lets that disk be a cache of them.
+// Package offload replicates saved states to Blobs, so that they survive the loss of
+// their host's disk. The disk then serves as a cache.
 //
-// It is an Engine around another one, and as such passes the same suite. A state
-// that has a group (sandbox.Sharer) is copied in the background: as pieces that
-// all states of its group share, sealed with a key of that group. What was copied
-// may then be removed from the host, the least used first, and is brought back
-// when a Boot is to start from it. The Engine below signs what it exports and
-// takes back nothing else, so that no Blobs can make it start what it did not
-// save.
+// Its Engine wraps another Engine and passes the same test suite. A state with a group
+// (sandbox.Sharer) is copied in the background, as pieces that all states of the group
+// share, sealed with a key of the group. Copied states may then be evicted from the host,
+// least recently used first; they are fetched again when a Boot starts from them. The
+// wrapped Engine signs its exports and imports nothing else, so malicious Blobs cannot
+// make it start a state that it did not save.
 //
-// What is known of each state is a file of its own, written before what it speaks
-// of is done: see record.
+// Each state has a record in its own file, written before the recorded change is made:
+// see record.
 package offload
 
 import (
@@ -31,7 +30,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// inner is an Engine whose saved states can be kept elsewhere.
+// inner is an Engine whose saved states can be exported and imported.
 type inner interface {
 	sandbox.Engine
 	sandbox.Pauser
@@ -39,31 +38,31 @@ type inner interface {
 	sandbox.Sharer
 }
 
-// Config says what an Engine works with.
+// Config configures an Engine.
 type Config struct {
-	Dir   string // its own folder; made if it is missing
+	Dir   string // its own folder; created if missing
 	Blobs sandbox.Blobs
-	// Keys are the operator's, of KeyBytes each: the first seals the keys of groups,
-	// all of them open.
+	// Keys are the operator's, of KeyBytes each. The first seals the keys of groups; all
+	// of them open.
 	Keys [][]byte
-	// DiskBytes is how much the states that were copied or will be may take on the
-	// host, each counted as its whole size; beyond it the least used of those that
-	// were copied go. A backlog that is not copied yet does not count. Zero: none
-	// goes.
+	// DiskBytes bounds the total size on the host of all states except the uncopied
+	// backlog. Each state counts with its full size. Above it, the least recently used
+	// copied states are evicted. Zero: no eviction.
 	DiskBytes int64
-	// Owner says to whom a state belongs that was saved before there were copies:
-	// NotFound for one that is nobody's, or not ready. Nil: those are not copied.
+	// Owner returns the owner of a state that was saved before copying was enabled:
+	// NotFound for a state without an owner, or not ready. Nil: such states are not
+	// copied.
 	Owner func(ctx context.Context, name string) (Owned, error)
-	// BacklogRate is how many bytes of those states are copied in a second, on
-	// average; zero: as many as can be.
+	// BacklogRate is the average rate at which such states are copied, in bytes per
+	// second; zero: unlimited.
 	BacklogRate int64
 	Log         *slog.Logger
-	// Retry is the pause after the first failure, which doubles with each; zero: a
-	// second.
+	// Retry is the pause after the first failure; it doubles with each further one. Zero:
+	// 1 s.
 	Retry time.Duration
 }
 
-// Engine is an Engine whose saved states are also in Blobs. Run does the work.
+// Engine is an Engine that replicates its saved states to Blobs. Run does the work.
 type Engine struct {
 	inner
 	cfg    Config
@@ -71,21 +70,21 @@ type Engine struct {
 	encode *zstd.Encoder
 	decode *zstd.Decoder
 	wake   chan struct{} // holds one when there may be work
-	// fetching holds one for each state that is being brought back.
+	// fetching is a semaphore for fetches.
 	fetching chan struct{}
 	counts   counts
 
 	mu     sync.Mutex
 	states map[string]*state
-	sizes  map[string]int64 // of what was saved and has no group yet
-	failed int              // failures in a row to reach the Blobs
+	sizes  map[string]int64 // of saved states without a group
+	failed int              // consecutive failures to reach the Blobs
 
-	until     time.Time // when they are tried again
-	unsettled bool      // records may be wrong about what is on the host
-	untaken   bool      // states may be on the host that have no record
-	backlogAt time.Time // when the next state of the backlog is copied
+	until     time.Time // next attempt to reach the Blobs
+	unsettled bool      // records may differ from the host
+	untaken   bool      // the host may have states without a record
+	backlogAt time.Time // earliest copy of the next backlog state
 
-	resealAt time.Time // when Run tries again to seal keys with the first
+	resealAt time.Time // when Run retries to reseal keys
 }
 
 var (
@@ -93,8 +92,8 @@ var (
 	_ sandbox.Fetcher = (*Engine)(nil)
 )
 
-// Open takes up what an earlier process left in cfg.Dir. Keys without one that it
-// used are Invalid, unless nothing is sealed with that any more.
+// Open opens an Engine and loads the records of an earlier process from cfg.Dir. If
+// cfg.Keys lacks a key that still seals something, the error is Invalid.
 func Open(inner inner, cfg Config) (*Engine, error) {
 	if cfg.Retry == 0 {
 		cfg.Retry = time.Second
@@ -122,29 +121,29 @@ func Open(inner inner, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// counts is what Stats tells, as it grows.
+// counts holds the counters of Stats.
 type counts struct {
 	copied, copyFailed, fetched, fetchFailed, healed, evicted, deleted, putBytes, gotBytes atomic.Int64
 }
 
-// Stats is what an Engine did since it was opened, and what it has to do.
+// Stats are an Engine's counters since it was opened, and its pending work.
 type Stats struct {
-	Copied, CopyFailed   int64 // states, and attempts
+	Copied, CopyFailed   int64 // states, and failed attempts
 	Fetched, FetchFailed int64
-	Healed               int64 // of those fetched, what took the place of something damaged or gone
+	Healed               int64 // fetches that replaced a damaged or missing state
 	Evicted, Deleted     int64
-	PutBytes, GotBytes   int64 // as they went to Blobs and came back
+	PutBytes, GotBytes   int64 // bytes transferred to and from Blobs
 	Waiting              int   // states that are not copied yet
-	Backlog              int   // of those, saved before there were copies
-	BacklogBytes         int64 // that they take on the host
+	Backlog              int   // of Waiting, saved before copying was enabled
+	BacklogBytes         int64 // size of Backlog on the host
 	Left                 int   // states whose copies are still to be deleted
 	Here, Away           int   // states on the host, and only in Blobs
-	HereBytes            int64 // of those on the host, each counted as its whole size
-	OldKeys              int   // keys of groups that are not sealed with the first of Keys yet
+	HereBytes            int64 // of Here, each with its full size
+	OldKeys              int   // keys of groups that the first of Keys does not seal yet
 	Unreachable          bool  // the last request to the Blobs failed
 }
 
-// Stats returns the present numbers.
+// Stats returns the current numbers.
 func (e *Engine) Stats() Stats {
 	c := &e.counts
 	s := Stats{
@@ -176,7 +175,7 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// poke has Run look for work.
+// poke wakes Run to look for work.
 func (e *Engine) poke() {
 	select {
 	case e.wake <- struct{}{}:
@@ -184,7 +183,7 @@ func (e *Engine) poke() {
 	}
 }
 
-// noteSize remembers how big a state is until its group is told.
+// noteSize remembers the size of a state until ShareSaved.
 func (e *Engine) noteSize(name string, saved sandbox.Saved, err error) (sandbox.Saved, error) {
 	if err == nil {
 		e.mu.Lock()
@@ -216,7 +215,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	return e.noteSize(name, saved, err)
 }
 
-// ShareSaved implements sandbox.Sharer: from here on the state is copied.
+// ShareSaved implements sandbox.Sharer: it queues the state for copying.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	if s := e.find(name); s != nil {
 		e.mu.Lock()
@@ -235,7 +234,7 @@ func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	return e.add(ctx, r, time.Now())
 }
 
-// add has a state be copied from here on, unless it is already.
+// add queues a state for copying, unless it is already known.
 func (e *Engine) add(ctx context.Context, r record, used time.Time) error {
 	if err := e.inner.ShareSaved(ctx, r.Name, r.Group); err != nil {
 		return err
@@ -250,11 +249,11 @@ func (e *Engine) add(ctx context.Context, r record, used time.Time) error {
 	e.states[r.Name] = s
 	e.mu.Unlock()
 	defer e.poke()
-	// Should this not last, the next process takes it up.
+	// If this is lost in a crash, takeUp of the next process finds the state.
 	return e.change(s, false, func() {})
 }
 
-// ExportSaved implements sandbox.Porter. What is damaged or gone is noticed before
+// ExportSaved implements sandbox.Porter. Damaged or missing states are detected before
 // anything is written.
 func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error {
 	export := func() error { return e.inner.ExportSaved(ctx, name, image, w) }
@@ -265,8 +264,8 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 	return err
 }
 
-// Start implements sandbox.Engine. A state that turns out to be damaged or gone is
-// not brought back here, where others may wait for it, but when it is held next.
+// Start implements sandbox.Engine. A state found damaged or missing is not fetched here,
+// where other callers may be waiting for it, but at its next HoldSaved.
 func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) error {
 	if spec.From == "" {
 		return e.inner.Start(ctx, id, spec)
@@ -275,8 +274,8 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 	return err
 }
 
-// DeleteSaved implements sandbox.Pauser. That its copy is to go is recorded, and
-// done later.
+// DeleteSaved implements sandbox.Pauser. It records the deletion of the copy, which Run
+// carries out later.
 func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	s := e.find(name)
 	if s == nil {
@@ -315,15 +314,14 @@ func (e *Engine) ListSaved(ctx context.Context) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, s := range e.states {
-		if s.Copied && !s.Deleting && !there[name] { // whether it comes or goes just now
+		if s.Copied && !s.Deleting && !there[name] { // even if it is being fetched or evicted
 			names = append(names, name)
 		}
 	}
 	return names, nil
 }
 
-// find returns a state that has a group and is not deleted; nil when there is
-// none.
+// find returns a state that has a group and is not being deleted, or nil.
 func (e *Engine) find(name string) *state {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -364,9 +362,8 @@ func (e *Engine) HoldSaved(ctx context.Context, name string) (release func(), er
 	return release, nil
 }
 
-// with does something with a state that is on the host. It notes when that shows
-// that the state is damaged or gone there, and reports whether its copy may do
-// better.
+// with runs do on a state that is on the host. If do fails because the state is damaged
+// or missing there, with records this and reports whether a retry would fetch the copy.
 func (e *Engine) with(ctx context.Context, name string, do func() error) (again bool, err error) {
 	release, err := e.HoldSaved(ctx, name)
 	if err != nil {
@@ -388,22 +385,21 @@ func (e *Engine) with(ctx context.Context, name string, do func() error) (again 
 	if !s.Copied || s.Deleting {
 		return false, err
 	}
-	s.spoiled = s.spoiled || s.times == times // otherwise it was brought back meanwhile
+	s.spoiled = s.spoiled || s.times == times // otherwise it was fetched meanwhile
 	return true, err
 }
 
-// isBroken reports whether err, of something done with a state, says that it is
-// damaged or gone.
+// isBroken reports whether err, of a call on a state, means that the state is damaged or
+// missing on the host.
 func (e *Engine) isBroken(ctx context.Context, s *state, err error) bool {
-	if !errors.Is(err, sandbox.NotFound) { // which may be of something else
+	if !errors.Is(err, sandbox.NotFound) { // NotFound may concern something else
 		return errors.Is(err, sandbox.ErrDamaged)
 	}
 	names, err := e.inner.ListSaved(ctx)
 	return err == nil && !slices.Contains(names, s.Name)
 }
 
-// lock makes the caller the only one that moves the files of a state, until it
-// calls unlock.
+// lock gives the caller exclusive access to the files of a state until unlock.
 func (e *Engine) lock(ctx context.Context, s *state) (unlock func(), err error) {
 	for {
 		e.mu.Lock()
@@ -428,8 +424,8 @@ func (e *Engine) lock(ctx context.Context, s *state) (unlock func(), err error) 
 	}
 }
 
-// change edits the record of a state and writes it; on error it is as before. With
-// lasting it survives the machine once change returns.
+// change edits the record of a state and writes it; on error the record is unchanged.
+// With lasting, the change survives a crash of the machine once change has returned.
 func (e *Engine) change(s *state, lasting bool, edit func()) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -469,8 +465,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// once does something when it is needed, and needed again when it fails. e.mu
-// guards needed.
+// once runs do if needed is set. If do fails, needed is set again. e.mu guards needed.
 func (e *Engine) once(ctx context.Context, needed *bool, do func(context.Context) error) {
 	e.mu.Lock()
 	now := *needed
@@ -487,11 +482,11 @@ func (e *Engine) once(ctx context.Context, needed *bool, do func(context.Context
 	}
 }
 
-// idle is how long Run waits when there is nothing to do.
+// idle is how long Run waits without work.
 const idle = time.Minute
 
-// reseal seals keys again that are not sealed with the first of Keys, now and then
-// while that fails.
+// reseal reseals keys that the first of Keys does not seal. After a failure it retries
+// later.
 func (e *Engine) reseal(ctx context.Context) {
 	n := e.keys.oldKeys()
 	if n == 0 || time.Now().Before(e.resealAt) {
@@ -505,8 +500,8 @@ func (e *Engine) reseal(ctx context.Context) {
 	e.cfg.Log.InfoContext(ctx, "all tenants' keys are sealed with the first key for copies of snapshots; the other keys can go", "keys", n)
 }
 
-// next returns what to work on, by rank and then what was used longest ago, or how
-// long there is nothing.
+// next returns the state to work on, by rank and then least recently used, or how long to
+// wait for one.
 func (e *Engine) next(now time.Time) (first *state, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -534,23 +529,22 @@ func (e *Engine) next(now time.Time) (first *state, wait time.Duration) {
 }
 
 const (
-	// fetches is how many states are brought back at a time: each takes all that
-	// the network gives.
+	// fetches bounds concurrent fetches: each can use the full network bandwidth.
 	fetches = 8
 	// mostRetry is the longest pause between attempts.
 	mostRetry = 5 * time.Minute
-	// tooLargeRetry is the pause after one that will hardly go better.
+	// tooLargeRetry is the pause after TooLarge, which a retry hardly helps.
 	tooLargeRetry = 24 * time.Hour
 	// attemptLimit bounds one attempt.
 	attemptLimit = 30 * time.Minute
 )
 
-// backoff is the pause after so many failures in a row, 1 or more.
+// backoff returns the pause after the given number of consecutive failures, at least 1.
 func (e *Engine) backoff(failures int) time.Duration {
 	return min(e.cfg.Retry<<min(failures-1, 16), mostRetry)
 }
 
-// attempt works on one state and notes how it went.
+// attempt works on one state and records the result.
 func (e *Engine) attempt(ctx context.Context, s *state) {
 	whole, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -578,8 +572,8 @@ func (e *Engine) attempt(ctx context.Context, s *state) {
 	e.note(ctx, s, what, err)
 }
 
-// note takes down how an attempt went. What cannot be reached is left alone for a
-// while, for all states.
+// note records the result of an attempt. When Blobs cannot be reached, it delays the work
+// on all states.
 func (e *Engine) note(ctx context.Context, s *state, what string, err error) {
 	away := errors.Is(err, sandbox.Unavailable) || errors.Is(err, sandbox.Denied) || errors.Is(err, context.DeadlineExceeded)
 	e.mu.Lock()
@@ -607,8 +601,8 @@ func (e *Engine) note(ctx context.Context, s *state, what string, err error) {
 	}
 }
 
-// evict removes states from the host that were copied and not used for longest,
-// while there is more than there may be.
+// evict removes the least recently used copied states from the host while the total
+// exceeds DiskBytes.
 func (e *Engine) evict(ctx context.Context) {
 	for e.cfg.DiskBytes > 0 && ctx.Err() == nil {
 		s := e.oldest()
@@ -625,13 +619,13 @@ func (e *Engine) evict(ctx context.Context) {
 	}
 }
 
-// oldest returns the state to evict next; nil when none has to go or can.
+// oldest returns the state to evict next; nil when none must be or can be evicted.
 func (e *Engine) oldest() (oldest *state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	total := int64(0)
 	for _, s := range e.states {
-		if s.Away || s.Deleting || s.Backlog && !s.Copied { // which may not push out what is used
+		if s.Away || s.Deleting || s.Backlog && !s.Copied { // a backlog must not evict used states
 			continue
 		}
 		total += s.Bytes
@@ -645,7 +639,7 @@ func (e *Engine) oldest() (oldest *state) {
 	return oldest
 }
 
-// evictOne removes a state from the host, unless it is used again.
+// evictOne removes a state from the host, unless it is in use again.
 func (e *Engine) evictOne(ctx context.Context, s *state) error {
 	unlock, err := e.lock(ctx, s)
 	if err != nil {
@@ -662,14 +656,14 @@ func (e *Engine) evictOne(ctx context.Context, s *state) error {
 		return err
 	}
 	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil {
-		return fmt.Errorf("remove the files: %w", err) // perhaps they went: settle looks
+		return fmt.Errorf("remove the files: %w", err) // the files may be gone: settle checks
 	}
 	e.counts.evicted.Add(1)
 	return nil
 }
 
-// settle has the records say what is on the host and what is not, whatever was cut
-// or removed by hand.
+// settle corrects the records of where states are, after interrupted work or removal by
+// hand.
 func (e *Engine) settle(ctx context.Context) error {
 	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
@@ -695,7 +689,7 @@ func (e *Engine) settle(ctx context.Context) error {
 	return nil
 }
 
-// lookAt has the record of one state say whether it is on the host.
+// lookAt corrects the record of whether one state is on the host.
 func (e *Engine) lookAt(ctx context.Context, s *state) error {
 	unlock, err := e.lock(ctx, s)
 	if err != nil {

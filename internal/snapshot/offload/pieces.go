@@ -9,17 +9,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
 )
 
-// packBytes is how many bytes of pieces one pack holds, at most.
+// packBytes bounds the bytes of pieces in one pack.
 const packBytes = 4 << 20
 
-// place is where a piece lies.
+// place locates a piece.
 type place struct {
 	pieces.Piece
-	pack   int // of list.Packs
+	pack   int // index in list.Packs
 	offset int // in the pack
 }
 
-// list says what a state consists of.
+// list describes the content of a state.
 type list struct {
 	Name   string   `json:"name"`
 	Bytes  int64    `json:"bytes"` // of all pieces
@@ -34,8 +34,8 @@ const (
 	placeBytes = sha256.Size + 3*4
 )
 
-// encode writes a list: a magic word, the length of the JSON and the JSON, and
-// each piece in 44 bytes.
+// encode writes a list: a magic word, the length of the JSON, the JSON, and each piece in
+// 44 bytes.
 func (l *list) encode() ([]byte, error) {
 	l.Pieces = len(l.places)
 	head, err := json.Marshal(l)
@@ -57,8 +57,7 @@ func (l *list) encode() ([]byte, error) {
 
 var errList = errors.New("the list of its pieces is wrong")
 
-// decodeList reads what encode wrote of a state called name, and checks that it
-// can be followed.
+// decodeList parses the list of the state called name, and checks that it is consistent.
 func decodeList(raw []byte, name string) (*list, error) {
 	if len(raw) < len(listMagic)+4 || string(raw[:len(listMagic)]) != listMagic {
 		return nil, errList

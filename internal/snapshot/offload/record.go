@@ -19,25 +19,24 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// A record is what lasts of a state. What it speaks of is done after it was
-// written: a pack is listed before it is put, and a state is Away before its files
-// go. So no blob can be there that no record knows, and a pack that no other
-// record lists can go with the last one that does; nothing is counted.
+// A record is the persistent data of a state. It is written before the change that it
+// records: a pack is listed before it is put, and a state is Away before its files are
+// removed. So every blob is in a record. A pack can be deleted with the last record that
+// lists it, without reference counts.
 type record struct {
 	Name  string `json:"name"`
 	Group string `json:"group"`
 	Bytes int64  `json:"bytes"` // on the host
-	// Packs are the blobs that it consists of, and those that an attempt may have
-	// left.
+	// Packs are the blobs of the copy, and those that a failed attempt may have left.
 	Packs    []string `json:"packs,omitempty"`
-	Copied   bool     `json:"copied,omitempty"` // all of it is in Blobs, and was seen there
-	Prefix   string   `json:"prefix,omitempty"` // of what was Copied; empty: that of all Packs
+	Copied   bool     `json:"copied,omitempty"` // complete in Blobs, and verified there
+	Prefix   string   `json:"prefix,omitempty"` // of the copy; empty: the prefix of all Packs
 	Away     bool     `json:"away,omitempty"`   // not on the host
 	Deleting bool     `json:"deleting,omitempty"`
-	Backlog  bool     `json:"backlog,omitempty"` // saved before there were copies
+	Backlog  bool     `json:"backlog,omitempty"` // saved before copying was enabled
 }
 
-// prefix is where the copy of a state is, once it was copied.
+// prefix returns the prefix of a state's copy, once it is copied.
 func (r record) prefix() string {
 	if r.Prefix == "" && len(r.Packs) > 0 {
 		return prefixOf(r.Packs[0])
@@ -45,7 +44,7 @@ func (r record) prefix() string {
 	return r.Prefix
 }
 
-// lists are the names that the list of a state may have been put under.
+// lists returns the possible names of a state's list.
 func (r record) lists() (names []string) {
 	for _, pack := range r.Packs {
 		names = append(names, listName(prefixOf(pack), r.Name))
@@ -59,34 +58,34 @@ func prefixOf(blob string) string {
 	return prefix
 }
 
-// state is a record, and what lasts as long as the process. Engine.mu guards it.
+// state is a record and the in-memory data of a state. Engine.mu guards it.
 type state struct {
 	record
-	writing  sync.Mutex // held while the record is changed and written; before Engine.mu
+	writing  sync.Mutex // held while the record is changed and written; locked before Engine.mu
 	used     time.Time
 	holds    int
-	busy     chan struct{}      // not nil while somebody moves its files; closed then
-	cancel   context.CancelFunc // of the copy under way
-	failures int                // in a row
-	retry    time.Time          // not before
-	alone    bool               // the next copy shares nothing with those that are there
-	spoiled  bool               // what is on the host is damaged or gone, contrary to the record
-	times    int                // it was brought back
+	busy     chan struct{}      // not nil while a caller moves its files; closed then
+	cancel   context.CancelFunc // of the copy in progress
+	failures int                // consecutive
+	retry    time.Time          // earliest next attempt
+	alone    bool               // the next copy shares no packs of other states
+	spoiled  bool               // damaged or missing on the host, contrary to the record
+	times    int                // number of fetches
 }
 
 const (
 	recordSuffix = ".json"
-	listSuffix   = ".list" // what the copy consists of, for later ones to share
+	listSuffix   = ".list" // the list of a copy, for later copies to share
 )
 
 func (e *Engine) file(name, suffix string) string { return filepath.Join(e.cfg.Dir, name+suffix) }
 
-// write writes the record of a state, as change does.
+// write writes the record of a state. For lasting see change.
 func (e *Engine) write(s *state, lasting bool) error {
 	e.mu.Lock()
 	raw, err := json.Marshal(s.record)
 	used := s.used
-	lasting = lasting || len(s.Packs) > 0 // nothing else knows of them
+	lasting = lasting || len(s.Packs) > 0 // the only record of the packs
 	e.mu.Unlock()
 	if err != nil {
 		return err
@@ -101,8 +100,8 @@ func (e *Engine) write(s *state, lasting bool) error {
 	return os.Chtimes(path, used, used)
 }
 
-// touch has the record say when the state was used. It only decides which goes
-// first.
+// touch records the last use of a state in its record's file time. It only affects the
+// order of work.
 func (e *Engine) touch(s *state) {
 	e.mu.Lock()
 	used := s.used
@@ -112,9 +111,9 @@ func (e *Engine) touch(s *state) {
 	}
 }
 
-// forget removes what is kept of a state that is gone.
+// forget removes the files of a deleted state.
 func (e *Engine) forget(s *state) error {
-	for _, suffix := range []string{listSuffix, recordSuffix} { // which goes last
+	for _, suffix := range []string{listSuffix, recordSuffix} { // the record goes last
 		if err := os.Remove(e.file(s.Name, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -125,8 +124,8 @@ func (e *Engine) forget(s *state) error {
 	return nil
 }
 
-// readRecords reads all records, and removes what was written half. One that
-// cannot be read is an error: what it speaks of must not be taken for nobody's.
+// readRecords reads all records and removes incomplete ones. An unreadable record is an
+// error, because its blobs must not count as unreferenced.
 func readRecords(dir string, log *slog.Logger) (map[string]*state, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -147,7 +146,7 @@ func readRecords(dir string, log *slog.Logger) (map[string]*state, error) {
 		s := &state{}
 		raw, err := os.ReadFile(path)
 		if err == nil && len(raw) == 0 || errors.Is(err, fs.ErrNotExist) {
-			continue // the machine went down before there was anything that had to last
+			continue // the machine crashed before anything had to be durable
 		}
 		if err == nil {
 			err = json.Unmarshal(raw, &s.record)

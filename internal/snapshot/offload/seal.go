@@ -24,11 +24,11 @@ import (
 // KeyBytes is how long a key is, in bytes.
 const KeyBytes = 32
 
-// sealedBy is the first byte of everything sealed: the form.
+// sealedBy is the first byte of all sealed data: the format version.
 const sealedBy = 1
 
-// sealed bytes are the form, a nonce and what AES-256-GCM makes of the content;
-// the name of the blob belongs to it, so that none can stand for another.
+// Sealed data consists of the format version, a nonce and the AES-256-GCM ciphertext. The
+// blob's name is authenticated, so that no blob can replace another.
 const sealOverhead = 1 + 12 + 16
 
 func seal(aead cipher.AEAD, name string, content []byte) []byte {
@@ -52,7 +52,7 @@ func unseal(aead cipher.AEAD, name string, sealed []byte) ([]byte, error) {
 	return content, nil
 }
 
-// derive makes of one key another that is used for one thing alone.
+// derive derives a key for a single use from another key.
 func derive(key []byte, use string) ([]byte, error) {
 	return hkdf.Key(sha256.New, key, nil, "cloud-sandbox blobs: "+use, KeyBytes)
 }
@@ -69,15 +69,15 @@ func newAEAD(key []byte, use string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// groupKey seals and names what belongs to one group.
+// groupKey seals and names the blobs of one group.
 type groupKey struct {
 	prefix string // of the names of all its blobs
 	aead   cipher.AEAD
 	naming []byte
 }
 
-// nameOf is what content is called: it tells nothing of it to who does not have
-// the key, and differs between groups.
+// nameOf returns the name of content. Without the key the name reveals nothing, and it
+// differs between groups.
 func (k *groupKey) nameOf(content []byte) pieces.ID {
 	mac := hmac.New(sha256.New, k.naming)
 	mac.Write(content)
@@ -86,25 +86,25 @@ func (k *groupKey) nameOf(content []byte) pieces.ID {
 
 func (k *groupKey) packName(id pieces.ID) string { return k.prefix + "/p/" + id.String() }
 
-// listName is what the list of a state is called below a prefix.
+// listName returns the name of a state's list below a prefix.
 func listName(prefix, name string) string { return prefix + "/s/" + name }
 
-// A keyring has a key for each group. It is random, and kept in Blobs and here,
-// sealed with a key of the operator's. Whoever gives a new one of those gets new
-// keys for all groups, for what is copied from then on.
+// A keyring holds a random key for each group. Each is stored in Blobs and in dir, sealed
+// with one of the operator's keys. With a new first operator key, all groups get new keys
+// for later copies.
 type keyring struct {
 	dir     string
 	blobs   sandbox.Blobs
 	masters []master // the first seals
 
-	making chan struct{} // holds one while a key is fetched or made
+	making chan struct{} // a mutex for fetching and making keys
 
 	mu   sync.Mutex
 	keys map[string]*groupKey // by prefix
-	old  map[string]bool      // prefixes of keys that another master than the first has sealed
+	old  map[string]bool      // prefixes of keys that the first master does not seal
 }
 
-// master is a key of the operator's.
+// master is one of the operator's keys.
 type master struct {
 	wrap   cipher.AEAD
 	naming []byte
@@ -121,7 +121,7 @@ func newMaster(key []byte) (m master, err error) {
 	return m, err
 }
 
-// prefixOf is where the blobs of a group are. It does not tell its name.
+// prefixOf returns the prefix of a group's blobs. It does not reveal the group's name.
 func (m master) prefixOf(group string) string {
 	mac := hmac.New(sha256.New, m.naming)
 	mac.Write([]byte(group))
@@ -129,8 +129,8 @@ func (m master) prefixOf(group string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:enough])
 }
 
-// openKeys opens the keyring in dir, which it makes. Masters that do not fit what
-// is there are Invalid.
+// openKeys opens the keyring in dir, and creates it if missing. If the masters cannot
+// open its keys, the error is Invalid.
 func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte) (*keyring, error) {
 	r := &keyring{
 		dir: dir, blobs: blobs, making: make(chan struct{}, 1),
@@ -154,7 +154,7 @@ func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte) (*keyring, erro
 		return nil, fmt.Errorf("look for keys: %w", err)
 	}
 	for _, entry := range entries {
-		if entry.Name()[0] == '.' { // one that was not finished
+		if entry.Name()[0] == '.' { // incomplete
 			continue
 		}
 		sealed, err := os.ReadFile(filepath.Join(dir, entry.Name()))
@@ -172,7 +172,7 @@ func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte) (*keyring, erro
 
 func wrappedName(prefix string) string { return prefix + "/key" }
 
-// unwrap opens what is kept of a key; by says which master sealed it.
+// unwrap opens a stored key; by is the index of the master that sealed it.
 func (r *keyring) unwrap(prefix string, sealed []byte) (data []byte, by int, err error) {
 	for by, m := range r.masters {
 		data, err = unseal(m.wrap, wrappedName(prefix), sealed)
@@ -186,7 +186,7 @@ func (r *keyring) unwrap(prefix string, sealed []byte) (data []byte, by int, err
 	return nil, 0, fmt.Errorf("the key of %s: %w", prefix, err)
 }
 
-// open makes a key of what is kept of it; by says which master sealed it.
+// open decodes a stored key; by is the index of the master that sealed it.
 func (r *keyring) open(prefix string, sealed []byte) (key *groupKey, by int, err error) {
 	data, by, err := r.unwrap(prefix, sealed)
 	if err != nil {
@@ -203,7 +203,7 @@ func (r *keyring) open(prefix string, sealed []byte) (key *groupKey, by int, err
 	return &groupKey{prefix: prefix, aead: aead, naming: naming}, by, nil
 }
 
-// keep has a key that a master sealed known.
+// keep adds a key to the keyring; by is the index of its master.
 func (r *keyring) keep(key *groupKey, by int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,13 +213,12 @@ func (r *keyring) keep(key *groupKey, by int) {
 	}
 }
 
-// of returns the key that what belongs to a group is sealed with now, and makes one
-// when it has none.
+// of returns the current key of a group, and creates it if missing.
 func (r *keyring) of(ctx context.Context, group string) (*groupKey, error) {
 	return r.get(ctx, r.masters[0].prefixOf(group), true)
 }
 
-// at returns the key of what is below a prefix.
+// at returns the key of a prefix.
 func (r *keyring) at(ctx context.Context, prefix string) (*groupKey, error) {
 	return r.get(ctx, prefix, false)
 }
@@ -248,7 +247,7 @@ func (r *keyring) get(ctx context.Context, prefix string, create bool) (*groupKe
 		return nil, err
 	}
 	key, by, err := r.open(prefix, sealed)
-	if err != nil { // before it is kept: one that does not open would keep the server from starting
+	if err != nil { // checked before it is stored: a key that does not open would keep the server from starting
 		return nil, sandbox.Errorf(sandbox.Conflict, "the key that saved states were sealed with cannot be used").WithCause(err)
 	}
 	if err := durable.Write(filepath.Join(r.dir, prefix), sealed, 0o600); err != nil {
@@ -264,8 +263,8 @@ func (r *keyring) known(prefix string) *groupKey {
 	return r.keys[prefix]
 }
 
-// create puts a new key into Blobs and returns what is kept of it: another's, if
-// that came after.
+// create puts a new key into Blobs and returns the stored one, which is another process's
+// if that was put later.
 func (r *keyring) create(ctx context.Context, prefix string) ([]byte, error) {
 	data := make([]byte, KeyBytes)
 	_, _ = rand.Read(data) // as above
@@ -276,8 +275,8 @@ func (r *keyring) create(ctx context.Context, prefix string) ([]byte, error) {
 	return r.blobs.Get(ctx, name)
 }
 
-// reseal seals all keys with the first master that another one has sealed, in Blobs
-// and then here.
+// reseal seals with the first master all keys that another master has sealed, in Blobs
+// and then in dir.
 func (r *keyring) reseal(ctx context.Context) error {
 	for {
 		prefix, ok := r.oneOld()
@@ -325,7 +324,7 @@ func (r *keyring) resealOne(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// oldKeys is how many keys another master than the first has sealed.
+// oldKeys returns the number of keys that the first master does not seal.
 func (r *keyring) oldKeys() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

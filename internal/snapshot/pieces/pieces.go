@@ -1,6 +1,6 @@
-// Package pieces cuts streams into pieces, so that streams with common content have
-// pieces in common. The sentry host packs saved states into them, and offload copies
-// states in them; each keeps the pieces and the lists of them in a form of its own.
+// Package pieces splits streams into content-defined chunks, so that streams with common
+// content have pieces in common. The sentry host packs saved states into pieces, and
+// offload copies states in them. Each stores pieces and lists in its own format.
 package pieces
 
 import (
@@ -10,24 +10,24 @@ import (
 	"io"
 )
 
-// A stream is cut where its bytes say so, not at offsets: inserted or removed bytes
-// move all that follow, and change the pieces around them alone.
+// Cuts depend on the content, not on offsets: inserted or removed bytes change only the
+// pieces around them.
 const (
-	// MinBytes is how much a piece has at least, but for the last of a stream.
+	// MinBytes is the minimum size of a piece, except the last of a stream.
 	MinBytes = 8 << 10
-	// MaxBytes is how much it has at most.
+	// MaxBytes is the maximum size of a piece.
 	MaxBytes = 128 << 10
-	// cutMask has 14 bits: beyond MinBytes a piece has 16 KiB more on average. They
-	// are the highest ones, which depend on the window before.
+	// cutMask has 14 bits: a piece has on average 16 KiB more than MinBytes. They are the
+	// highest bits of the hash, which depend on the whole window.
 	cutMask = 1<<14 - 1
 	cutTop  = 64 - 14
 	window  = 64
 )
 
-// readAhead is how many of the largest pieces are read at once.
+// readAhead is the size of the read buffer, in pieces of MaxBytes.
 const readAhead = 8
 
-// An ID names a piece within its group.
+// An ID identifies a piece within its group.
 type ID [sha256.Size]byte
 
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
@@ -38,12 +38,12 @@ type Piece struct {
 	Bytes int
 }
 
-// Possible reports whether a stream may have been cut into a piece of this length,
-// which a damaged list does not say.
+// Possible reports whether cut can produce a piece of this length. A damaged list may
+// hold others.
 func (p Piece) Possible() bool { return p.Bytes >= 1 && p.Bytes <= MaxBytes }
 
-// gear has a number for each byte value that looks random and is always the same: lists
-// from before share nothing with those that other numbers cut.
+// gear holds a fixed pseudo-random number for each byte value. With other numbers, new
+// pieces would share nothing with those of existing lists.
 var gear = func() (gear [256]uint64) {
 	x := uint64(0x9e3779b97f4a7c15)
 	for i := range gear { // splitmix64
@@ -56,8 +56,8 @@ var gear = func() (gear [256]uint64) {
 	return gear
 }()
 
-// cut returns how many bytes of b are its first piece, or zero when more could
-// belong to it. atEnd: there are no more.
+// cut returns the length of the first piece of b, or zero when more bytes could belong to
+// it. atEnd: b is the end of the stream.
 func cut(b []byte, atEnd bool) int {
 	h := uint64(0)
 	most := min(len(b), MaxBytes)
@@ -73,8 +73,8 @@ func cut(b []byte, atEnd bool) int {
 	return 0
 }
 
-// Each calls use with each piece of what r gives; use must not keep it. The first
-// error, of r or of use, ends it.
+// Each calls use with each piece of r; use must not keep it. The first error, of r or of
+// use, ends it.
 func Each(r io.Reader, use func([]byte) error) error {
 	buf := make([]byte, 0, readAhead*MaxBytes)
 	for {

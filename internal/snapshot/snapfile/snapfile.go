@@ -1,6 +1,6 @@
-// Package snapfile is the format of a Snapshot as one file: a head that says
-// what it is of, the Engine's own bytes, compressed, and a checksum over
-// everything. A file that was cut off or changed is refused.
+// Package snapfile implements the file format of a Snapshot: a head with its metadata,
+// the Engine's compressed data, and a checksum over everything. A truncated or modified
+// file is rejected.
 //
 //	magic    8 bytes, "CSBXSNAP"
 //	version  2 bytes, big endian as all numbers
@@ -9,7 +9,7 @@
 //	end      4 bytes, zero
 //	sum      SHA-256 of all before it
 //
-// A checksum tells of accidents. Who wrote the Engine's bytes, the Engine checks.
+// The checksum detects accidental damage. The Engine verifies the origin of its data.
 package snapfile
 
 import (
@@ -29,20 +29,20 @@ import (
 
 const (
 	magic = "CSBXSNAP"
-	// Version is that of files which are written, and imageVersion of those that hold
-	// the image too; others are not read.
+	// Version is the version of written files without the image, imageVersion of those
+	// with it. Other versions are rejected.
 	Version      = 1
 	imageVersion = 2
 
 	maxHead  = 1 << 20
 	maxPiece = 1 << 20
-	// window bounds what the reader must remember, in bytes.
+	// window bounds the decoder's window, in bytes.
 	window = 8 << 20
 	// maxDecoding bounds what the decoder may allocate for one stream.
 	maxDecoding = 64 << 20
 )
 
-// Head says what a file holds.
+// Head holds the metadata of a file.
 type Head struct {
 	Name     string            `json:"name,omitempty"`
 	Memory   bool              `json:"memory"`
@@ -55,8 +55,8 @@ type Head struct {
 	User     string            `json:"user,omitempty"`
 	Cwd      string            `json:"cwd,omitempty"`
 	Timeline int64             `json:"timeline"`
-	Snapshot string            `json:"snapshot"` // its ID where it was taken
-	// WithImage says that the content holds the Image too.
+	Snapshot string            `json:"snapshot"` // the Snapshot's original ID
+	// WithImage reports that the content includes the Image.
 	WithImage bool `json:"with_image,omitempty"`
 }
 
@@ -67,7 +67,7 @@ func (h Head) version() uint16 {
 	return Version
 }
 
-// HeadOf is that of a Snapshot.
+// HeadOf returns the Head of a Snapshot.
 func HeadOf(s sandbox.Snapshot) Head {
 	return Head{
 		Name: s.Name, Memory: s.Memory, Template: s.Template, Image: s.Image, Shape: s.Shape, Limits: s.Limits,
@@ -75,7 +75,7 @@ func HeadOf(s sandbox.Snapshot) Head {
 	}
 }
 
-// Origin is what a Head says of a Snapshot, or Invalid.
+// Origin returns the Snapshot that a Head describes, or Invalid.
 func (h Head) Origin() (sandbox.Snapshot, error) {
 	s := sandbox.Snapshot{
 		Name: h.Name, Memory: h.Memory, Template: h.Template, Image: h.Image, Shape: h.Shape, Limits: h.Limits,
@@ -95,7 +95,7 @@ type Writer struct {
 	packed *zstd.Encoder // nil: nothing has been written
 }
 
-// NewWriter returns a Writer of a file with a Head.
+// NewWriter returns a Writer that writes a file with Head h to to.
 func NewWriter(to io.Writer, h Head) *Writer {
 	sum := sha256.New()
 	return &Writer{head: h, to: io.MultiWriter(to, sum), sum: sum}
@@ -128,8 +128,8 @@ func (w *Writer) begin() error {
 	return err
 }
 
-// Close ends the file; without it there is none. It does not close what is
-// written to. A Writer that is given up needs Abandon instead.
+// Close completes the file; without it the file is invalid. It does not close the
+// underlying writer. To give up, call Abandon instead.
 func (w *Writer) Close() error {
 	if w.packed == nil {
 		return errors.New("a snapshot's file without content")
@@ -144,7 +144,7 @@ func (w *Writer) Close() error {
 	return err
 }
 
-// Abandon frees what Writer holds, without an end of the file.
+// Abandon releases the Writer without completing the file.
 func (w *Writer) Abandon() {
 	if w.packed != nil {
 		w.packed.Reset(nil)
@@ -181,15 +181,15 @@ func bytesOf(b []byte, n int) func(yield func([]byte) bool) {
 	}
 }
 
-// Reader reads the content of one file. Its end is told only when all of the
-// file was whole and nothing follows.
+// Reader reads the content of one file. It returns io.EOF only if the whole file is valid
+// and nothing follows it.
 type Reader struct {
 	from     *unpieced
 	unpacked *zstd.Decoder
 }
 
-// NewReader reads the Head of a file. Errors are Invalid with a sentence that
-// says what is wrong, or those of from.
+// NewReader reads the Head of a file. It returns Invalid with an explanation, or an error
+// of from.
 func NewReader(from io.Reader) (*Reader, Head, error) {
 	sum := sha256.New()
 	in := io.TeeReader(from, sum)
@@ -263,7 +263,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, r.explain(err)
 }
 
-// explain says what is wrong with the file, which the decoder may not know.
+// explain returns the cause of an error, which the decoder may not know.
 func (r *Reader) explain(err error) error {
 	switch {
 	case err == io.EOF:
@@ -278,16 +278,16 @@ func (r *Reader) explain(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s", errDamaged.Detail).WithCause(err)
 }
 
-// Close frees what the Reader holds.
+// Close releases the Reader.
 func (r *Reader) Close() { r.unpacked.Close() }
 
-// unpieced is the bytes of all pieces. After the last one it checks the sum.
+// unpieced joins the bytes of all pieces. After the last piece it checks the checksum.
 type unpieced struct {
-	from  io.Reader // which sums up what is read
-	after io.Reader // the same, without
+	from  io.Reader // also updates sum
+	after io.Reader // the same, without updating sum
 	sum   hash.Hash
-	left  uint32 // bytes of the present piece
-	err   error  // how it ended; io.EOF: well
+	left  uint32 // bytes of the current piece
+	err   error  // final error; io.EOF: the file is valid
 }
 
 func (u *unpieced) Read(p []byte) (int, error) {
@@ -311,7 +311,7 @@ func (u *unpieced) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next begins a piece; io.EOF when there is none and the file is whole.
+// next begins a piece. It returns io.EOF when there are no more and the file is valid.
 func (u *unpieced) next() error {
 	var length [4]byte
 	if err := readFull(u.from, length[:]); err != nil {
@@ -340,7 +340,7 @@ func (u *unpieced) next() error {
 	return io.EOF
 }
 
-// finish checks what is after the content: nothing but the end.
+// finish checks that nothing but the end follows the content.
 func (u *unpieced) finish() error {
 	switch n, err := io.Copy(io.Discard, io.LimitReader(u, 1)); {
 	case err != nil:

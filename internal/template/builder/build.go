@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// Files of a build, beside each other.
+// Files of a build, in one folder.
 const (
 	recordSuffix  = ".json"
 	logSuffix     = ".log"
@@ -36,15 +36,15 @@ type build struct {
 	path string // of its files, without a suffix
 	ctx  context.Context
 	stop context.CancelCauseFunc
-	done chan struct{} // closed when it is over
+	done chan struct{} // closed at the end of the build
 
 	mu      sync.Mutex
 	record  sandbox.TemplateBuild // its ID and Tenant never change
-	changed chan struct{}         // closed, and made anew, with every change
+	changed chan struct{}         // closed and replaced on every change
 	log     *os.File              // nil before the first line and after the last
 	logged  int64                 // bytes of it
-	stage   string                // that was printed last
-	partial []byte                // of a line of output
+	stage   string                // last printed stage
+	partial []byte                // incomplete line of output
 }
 
 func (b *build) snapshot() sandbox.TemplateBuild {
@@ -53,7 +53,7 @@ func (b *build) snapshot() sandbox.TemplateBuild {
 	return b.record
 }
 
-// change changes the record and tells those who follow.
+// change edits the record and notifies followers.
 func (b *build) change(how func(*sandbox.TemplateBuild)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +73,7 @@ func (b *build) end(state sandbox.BuildState, how func(*sandbox.TemplateBuild)) 
 	})
 }
 
-// write keeps the record.
+// write saves the record.
 func (b *build) write() error {
 	body, err := json.Marshal(b.snapshot())
 	if err != nil {
@@ -99,8 +99,8 @@ func readRecord(path string) (r sandbox.TemplateBuild, err error) {
 	return r, err
 }
 
-// say takes the progress of a build: all of it into the record, what begins into
-// the log.
+// say records the progress of a build: every step in the record, each new stage in the
+// log.
 func (b *build) say(p template.Progress) {
 	b.change(func(r *sandbox.TemplateBuild) { r.Progress = p.String() })
 	b.mu.Lock()
@@ -119,11 +119,11 @@ type logLine struct {
 	Text string    `json:"text"`
 }
 
-// print adds a line to the log. What is beyond its bounds is left out; a log
-// that cannot be written is no reason to fail.
+// print adds a line to the log. Lines beyond the bounds are dropped; a failed write does
+// not fail the build.
 func (b *build) print(text string) { b.line(text, maxLog) }
 
-// conclude is print for how a build ended, which finds room.
+// conclude is print for the end of a build, with extra room beyond maxLog.
 func (b *build) conclude(text string) { b.line(text, maxLog+4*maxLine) }
 
 func (b *build) line(text string, most int64) {
@@ -158,7 +158,7 @@ func (b *build) closeLog() {
 	}
 }
 
-// output takes what programs of the build print.
+// output returns a writer for the output of the build's programs.
 func (b *build) output() io.Writer { return (*output)(b) }
 
 type output build
@@ -212,7 +212,7 @@ func (b *build) lines(from, end int64, each func(sandbox.BuildLine) error) (next
 		return from, nil
 	}
 	f, err := os.Open(b.path + logSuffix)
-	if errors.Is(err, fs.ErrNotExist) { // the build was forgotten meanwhile
+	if errors.Is(err, fs.ErrNotExist) { // the build was removed meanwhile
 		return end, nil
 	}
 	if err != nil {
@@ -223,7 +223,7 @@ func (b *build) lines(from, end int64, each func(sandbox.BuildLine) error) (next
 	for from < end {
 		raw, err := text.ReadBytes('\n')
 		if err != nil {
-			return end, nil // a write that was cut off
+			return end, nil // an incomplete write
 		}
 		var line logLine
 		if json.Unmarshal(raw, &line) != nil {
