@@ -15,12 +15,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
-// maxPaths bounds the list of what a changed tree holds, in bytes.
+// maxPaths bounds the list of paths in a changed tree, in bytes.
 const maxPaths = 64 << 20
 
-// fillChanges unpacks the image that an archive changes, and then the archive: its
-// first file lists all that is in the result, ended by zero bytes each, and what
-// follows is new or different.
+// fillChanges unpacks the base image, and then an archive of changes to it. The archive's
+// first file lists all paths of the result, each ended by a zero byte. The other entries
+// are new or changed.
 func (b *build) fillChanges(ctx context.Context, r io.Reader) error {
 	b.source = "tar"
 	b.say("unpack", "unpacking what the archive changes", 0, 0)
@@ -51,8 +51,8 @@ func (b *build) fillChanges(ctx context.Context, r io.Reader) error {
 	return b.dateByFiles()
 }
 
-// unpackImage unpacks an image of the Store and returns its size. It loses setuid
-// and setgid bits.
+// unpackImage unpacks an image of the Store and returns its size. Setuid and setgid bits
+// are lost.
 func (b *build) unpackImage(ctx context.Context, digest string) (int64, error) {
 	if err := checkDigest(digest); err != nil {
 		return 0, err
@@ -74,7 +74,7 @@ func (b *build) unpackImage(ctx context.Context, digest string) (int64, error) {
 	return info.Size(), nil
 }
 
-// readPaths reads the list that begins an archive of changes.
+// readPaths reads the list at the start of an archive of changes.
 func readPaths(archive *tar.Reader) (map[string]bool, error) {
 	h, err := archive.Next()
 	if errors.Is(err, io.EOF) {
@@ -99,7 +99,7 @@ func readPaths(archive *tar.Reader) (map[string]bool, error) {
 	return kept, nil
 }
 
-// keepOnly removes from the tree all that is not in a list.
+// keepOnly removes all paths from the tree that are not in kept.
 func (b *build) keepOnly(ctx context.Context, kept map[string]bool) error {
 	var gone []string
 	err := fs.WalkDir(b.tree.FS(), ".", func(name string, e fs.DirEntry, err error) error {

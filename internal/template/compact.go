@@ -13,18 +13,17 @@ import (
 
 const (
 	compactEvery = time.Minute
-	// unusedFor is how long the whole file of an image stays that is kept as a delta,
-	// after it was last started from.
+	// unusedFor is how long the whole file of a delta image stays after its last use.
 	unusedFor = 10 * time.Minute
 )
 
-// A Compactor keeps the images that were made by changing another one as deltas to it.
-// Of those that use one Store only one may run at a time, in whatever process.
+// A Compactor stores images that were made by changing another one as deltas to it. Only
+// one Compactor may run for a Store, across processes.
 type Compactor struct {
 	Store *Store
 	Log   *slog.Logger
 
-	whole map[string]bool // digests of images of which a delta is not worth it
+	whole map[string]bool // digests of images whose delta would be too large
 }
 
 // Run compacts every minute until ctx ends.
@@ -43,7 +42,7 @@ func (c *Compactor) Run(ctx context.Context) {
 	}
 }
 
-// compact looks at all images once.
+// compact processes all images once.
 func (c *Compactor) compact(ctx context.Context, unused time.Duration) error {
 	bases := map[string]string{}
 	err := c.Store.eachRef(nil, func(i Image) {
@@ -64,7 +63,7 @@ func (c *Compactor) compact(ctx context.Context, unused time.Duration) error {
 			return ctx.Err()
 		}
 		switch {
-		case errors.Is(err, sandbox.NotFound): // one of both was removed meanwhile
+		case errors.Is(err, sandbox.NotFound): // one of the images was removed meanwhile
 		case err != nil:
 			failed = append(failed, fmt.Errorf("shrink the image %s: %w", digest, err))
 		case !is:
@@ -81,9 +80,9 @@ func (c *Compactor) compact(ctx context.Context, unused time.Duration) error {
 	return errors.Join(append(failed, err)...)
 }
 
-// basesFirst orders images, given with their bases, so that each comes after its base:
-// one that is a delta by then has a whole image as its base, which those that were made
-// from it then take, and one that stays whole would be theirs.
+// basesFirst orders images so that each comes after its base. When an image is processed,
+// its base is then already either a delta, and the image uses that delta's base, or stays
+// whole and can be the base.
 func basesFirst(bases map[string]string) []string {
 	var order []string
 	seen := map[string]bool{}

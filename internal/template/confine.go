@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// childEnv is what programs of the host inherit: the way to mirrors, and
-// nothing of ours.
+// childEnv is the environment of child programs on the host: fixed settings and the
+// host's proxy variables.
 func childEnv() []string {
 	env := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -31,14 +31,13 @@ func childEnv() []string {
 	return env
 }
 
-// dieWithParent ends a child when the thread that started it ends; see
-// runLocked.
+// dieWithParent kills a child when the thread that started it ends; see runLocked.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// confined is dieWithParent and namespaces of its own: what the child mounts,
-// and every process it leaves, ends with it.
+// confined is dieWithParent with own namespaces: the child's mounts and leftover
+// processes end with it.
 func confined() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Pdeathsig:  syscall.SIGKILL,
@@ -46,11 +45,11 @@ func confined() *syscall.SysProcAttr {
 	}
 }
 
-// killWait is how long a killed child's output is waited for.
+// killWait bounds the wait for a killed child's output.
 const killWait = 5 * time.Second
 
-// runLocked runs cmd and returns what it printed. It keeps its thread until
-// the child ends: the parent in Pdeathsig is the thread, and Go ends threads.
+// runLocked runs cmd and returns its output. It locks its thread until the child ends,
+// because Pdeathsig refers to the parent thread, and Go ends threads.
 func runLocked(cmd *exec.Cmd) (string, error) {
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -61,15 +60,15 @@ func runLocked(cmd *exec.Cmd) (string, error) {
 	return out.String(), err
 }
 
-// enter makes mounts private, gives the new process namespace its /proc and
-// goes on as the program in "$@".
+// enter makes mounts private, mounts the new process namespace's /proc and executes the
+// program in "$@".
 const enter = `set -e; umask 022
 mount --make-rprivate /
 mount -t proc proc /proc
 exec "$@"`
 
-// enterRoot does the same inside the tree "$1", which also gets a /dev, and
-// sees nothing of the host's.
+// enterRoot does the same inside the tree "$1". It also mounts a /dev there, and hides
+// the host's tree.
 const enterRoot = `set -e; umask 022
 root=$1; shift
 mount --make-rprivate /
@@ -82,8 +81,8 @@ ln -s /proc/self/fd dev/fd
 mkdir dev/shm
 exec chroot . "$@"`
 
-// A confinedRun is a program to run in namespaces of its own. Its output goes
-// to Log and, line by line, to Line.
+// A confinedRun is a program to run in its own namespaces. Its output goes to Log and,
+// line by line, to Line.
 type confinedRun struct {
 	Root string   // chroot there first; empty: the host's tree
 	Env  []string // added to childEnv
@@ -91,7 +90,7 @@ type confinedRun struct {
 	Line func(string)
 }
 
-// RunError is the failure of a program of a build.
+// RunError is the failure of a build's program.
 type RunError struct {
 	Program string
 	Err     error
@@ -100,14 +99,14 @@ type RunError struct {
 
 func (e *RunError) Error() string { return fmt.Sprintf("run %s: %v: %s", e.Program, e.Err, e.Said) }
 
-// Unwrap returns how it failed.
+// Unwrap returns the underlying error.
 func (e *RunError) Unwrap() error { return e.Err }
 
-// maxLine bounds a line of a child's output; a longer one is given in parts.
+// maxLine bounds a line of a child's output; a longer line is split.
 const maxLine = 64 << 10
 
-// run runs the program and waits for all it started. The error ends with the
-// last lines of output.
+// run runs the program and waits for all its processes. The error ends with the last
+// lines of output.
 func (r confinedRun) run(ctx context.Context, args ...string) error {
 	script := []string{"-c", enter, "sh"}
 	if r.Root != "" {
@@ -129,7 +128,7 @@ func (r confinedRun) run(ctx context.Context, args ...string) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
-		in.Close() // the child has it now
+		in.Close() // the child has its own copy
 		if err == nil {
 			err = cmd.Wait()
 		}
@@ -145,7 +144,7 @@ func (r confinedRun) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// read passes output on until the last process that has it ends.
+// read passes output on until no process holds the pipe.
 func (r confinedRun) read(out io.Reader) (tail []string) {
 	lines := bufio.NewReaderSize(out, maxLine)
 	for {

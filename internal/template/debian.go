@@ -15,19 +15,19 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// packages is what a Template holds besides Python and Node.js, by the names
-// of Debian and Ubuntu.
+// packages lists a Template's packages besides Python and Node.js, by their names in
+// Debian and Ubuntu.
 var packages = []string{
 	"bash", "bubblewrap", "ca-certificates", "curl", "file", "git", "iproute2", "jq",
 	"less", "libatomic1", "make", "nano", "netbase", "openssh-client", "patch",
 	"procps", "ripgrep", "socat", "sudo", "tree", "unzip", "xz-utils", "zip",
 }
 
-// pythonPackages are left out when an image brings its own Python.
+// pythonPackages are skipped when an image has its own Python.
 var pythonPackages = []string{"python-is-python3", "python3", "python3-pil", "python3-pip", "python3-venv"}
 
-// dpkgConfig keeps documentation out and does not wait for the disk: a build
-// that dies is thrown away, and so is a Sandbox.
+// dpkgConfig excludes documentation and skips fsync: the results of a build that dies are
+// discarded, and so is a Sandbox.
 const dpkgConfig = `force-unsafe-io
 path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
@@ -63,12 +63,12 @@ func (b *build) debianTree(ctx context.Context, d distribution) error {
 	return b.tree.write("etc/apt/sources.list", 0o644, aptSources(d))
 }
 
-// lockCache keeps two builds from writing one download at the same time.
+// lockCache prevents concurrent writes to one download by two builds.
 func (b *build) lockCache(ctx context.Context) (func(), error) {
 	return b.Store.lock(ctx, ".debs", func() { b.say("debootstrap", "waiting for another build's downloads", 0, 0) })
 }
 
-// debootstrap downloads and verifies packages and unpacks the first of them.
+// debootstrap downloads and verifies packages and unpacks the first ones.
 func (b *build) debootstrap(ctx context.Context, d distribution) error {
 	debs := filepath.Join(b.cache(), "debs")
 	if err := os.MkdirAll(debs, 0o755); err != nil {
@@ -78,7 +78,7 @@ func (b *build) debootstrap(ctx context.Context, d distribution) error {
 	downloaded, unpacked := map[string]bool{}, 0
 	run := confinedRun{Log: b.log, Line: func(line string) {
 		switch verb, name := debootstrapLine(line); verb {
-		case "Retrieving", "Validating": // the latter alone when the cache has it
+		case "Retrieving", "Validating": // only Validating if the cache has it
 			downloaded[name] = true
 			b.say("debootstrap", "downloading", len(downloaded), 0)
 		case "Extracting":
@@ -150,11 +150,11 @@ func debianArch() string {
 	return runtime.GOARCH // the same word for amd64, arm64 and riscv64
 }
 
-// fallbackDate is for a tree that does not say how old it is.
+// fallbackDate is for a tree without release dates.
 var fallbackDate = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// releaseDate returns when the packages of a tree were published; files of the
-// build itself are dated so.
+// releaseDate returns when the packages of a tree were published; the build's own files
+// get this time.
 func releaseDate(tree fs.FS) time.Time {
 	files, _ := fs.Glob(tree, "var/lib/apt/lists/*Release") // the pattern is valid
 	for _, file := range files {
@@ -174,8 +174,8 @@ func releaseDate(tree fs.FS) time.Time {
 	return fallbackDate
 }
 
-// aptSources lets users of a Sandbox install packages. It names the public
-// mirrors: a Sandbox never reaches a private one of the host's network.
+// aptSources returns apt sources for users of a Sandbox. They name public mirrors,
+// because a Sandbox cannot reach private mirrors of the host's network.
 func aptSources(d distribution) string {
 	mirror, security, name := "http://deb.debian.org/debian", "http://deb.debian.org/debian-security", d.Suite+"-security"
 	if d.Name == "ubuntu" {

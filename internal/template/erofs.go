@@ -13,15 +13,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
-// imageUUID is the same in all images, so that equal trees are equal files.
+// imageUUID is constant, so that equal trees give equal files.
 const imageUUID = "c10d5a2d-b0c5-4000-8000-000000000001"
 
-// makeErofs writes the tree at root to file, which must not exist. Times after
-// newest become newest; older ones stay, because Python compares them with
-// what it compiled.
+// makeErofs writes the tree at root to file, which must not exist. Times after newest are
+// set to newest. Older times are kept, because Python compares them with its compiled
+// files.
 //
-// gVisor maps whole blocks, so tails are not inlined, and it cannot copy up
-// extended attributes, so there are none.
+// gVisor maps whole blocks, so tails are not inlined. It cannot copy up extended
+// attributes, so they are dropped.
 func makeErofs(ctx context.Context, root, file string, newest time.Time) error {
 	cmd := exec.CommandContext(ctx, "mkfs.erofs", "-x-1", "-Enoinline_data", "--quiet", "-U", imageUUID, file, root)
 	// With this variable mkfs.erofs clamps times; its -T would overwrite all.
@@ -55,7 +55,7 @@ func BuildGuestImage(ctx context.Context, guestBinary, file string) error {
 	if err := os.WriteFile(filepath.Join(root, "guest"), body, 0o755); err != nil {
 		return fmt.Errorf("build guest image: %w", err)
 	}
-	for _, path := range []string{root, filepath.Join(root, "guest")} { // whatever the umask says
+	for _, path := range []string{root, filepath.Join(root, "guest")} { // despite the umask
 		if err := os.Chmod(path, 0o755); err != nil {
 			return fmt.Errorf("build guest image: %w", err)
 		}

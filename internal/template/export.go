@@ -19,14 +19,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A file of Export is a tar archive, compressed with zstd, of two members: exportRecord,
-// then exportImage.
+// A file of Export is a zstd-compressed tar archive of two members: exportRecord, then
+// exportImage.
 const (
 	exportRecord = "template.json"
 	exportImage  = "image.erofs"
 )
 
-// maxImportBytes bounds the image that Import takes.
+// maxImportBytes bounds an imported image.
 const maxImportBytes = 64 << 30
 
 // exported is the content of exportRecord.
@@ -39,8 +39,8 @@ type exported struct {
 
 const exportFormat = 1
 
-// Export writes the version of the operator's Template that text names, to be read by
-// Import. Equal versions give equal bytes.
+// Export writes the version that text names of the operator's Template, for Import. Equal
+// versions give equal bytes.
 func (s *Store) Export(ctx context.Context, text string, w io.Writer) (Listed, error) {
 	found, err := s.Find(ctx, "", text)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Store) Export(ctx context.Context, text string, w io.Writer) (Listed, e
 	return found, nil
 }
 
-// contextReader ends with its context.
+// contextReader fails once its context has ended.
 type contextReader struct {
 	ctx context.Context
 	io.Reader
@@ -89,9 +89,9 @@ func (r contextReader) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// Import makes what Export wrote a version of the operator's Template of that name, and
-// what the name means. It returns Invalid for what is no such file, is damaged, or is of
-// another processor; nothing is left then.
+// Import stores an exported file as a version of the operator's Template of that name,
+// and tags it. It returns Invalid for a file that is not an export, is damaged, or is for
+// another processor architecture; then nothing is stored.
 func (s *Store) Import(ctx context.Context, r io.Reader) (Listed, error) {
 	z, err := zstd.NewReader(contextReader{ctx, r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 	if err != nil {
@@ -134,7 +134,7 @@ func notExported(what string) error {
 	return sandbox.Errorf(sandbox.Invalid, "this is not a template that `cloud-sandbox template export` wrote, or it is damaged: %s; get it again", what)
 }
 
-// readExported reads the record and goes to the image behind it.
+// readExported reads the record and advances to the image.
 func readExported(archive *tar.Reader) (of exported, err error) {
 	h, err := archive.Next()
 	if err != nil || h.Name != exportRecord || h.Size > maxRefBytes {
@@ -158,10 +158,10 @@ func readExported(archive *tar.Reader) (of exported, err error) {
 	return of, nil
 }
 
-// take puts the image that archive is at into its place.
+// take stores the image at archive's position.
 func (s *Store) take(archive io.Reader, image Image) error {
 	dir := s.path("build", s.key("", "import-"+image.Digest[:16]))
-	if err := errors.Join(removeTree(dir), os.MkdirAll(dir, 0o700)); err != nil { // what a killed import left
+	if err := errors.Join(removeTree(dir), os.MkdirAll(dir, 0o700)); err != nil { // leftovers of a killed import
 		return fmt.Errorf("import a template: %w", err)
 	}
 	defer os.RemoveAll(dir)

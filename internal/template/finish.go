@@ -16,7 +16,7 @@ import (
 // userID is the uid and gid of "user", who runs Processes.
 const userID = 1000
 
-// finishTree turns any Debian-like tree into one that a Sandbox starts from.
+// finishTree prepares any Debian-like tree for Sandboxes.
 func (b *build) finishTree(ctx context.Context) error {
 	b.say("finish", "users and folders", 0, 0)
 	for _, step := range []func() error{
@@ -33,8 +33,8 @@ func (b *build) finishTree(ctx context.Context) error {
 	return nil
 }
 
-// addUser gives uid 1000 to "user", whoever had it in an image. The files are
-// written here and not by useradd, which writes the day into them.
+// addUser gives uid 1000 to "user", replacing an image's account. The files are written
+// directly, because useradd writes the date into them.
 func (b *build) addUser() error {
 	for _, f := range []struct {
 		name, line string
@@ -69,12 +69,12 @@ func (b *build) addUser() error {
 	return b.tree.write("etc/sudoers.d/90-cloud-sandbox", 0o440, "user ALL=(ALL:ALL) NOPASSWD:ALL\n")
 }
 
-// withAccount returns the lines of an account file with line, and without
-// those of the same name or id. In shadow it fixes the day of the last change.
+// withAccount returns the account file old with line added, and lines of the same name or
+// ID removed. In shadow the day of the last change is constant.
 func withAccount(file, old, line string) string {
 	const day = "20000"
 	var kept []string
-	if old == "" { // a tree without accounts; root is always there
+	if old == "" { // a tree without accounts still needs root
 		kept = map[string][]string{
 			"passwd": {"root:x:0:0:root:/root:/bin/sh"}, "group": {"root:x:0:"}, "shadow": {"root:*:" + day + ":0:99999:7:::"},
 		}[file]
@@ -94,7 +94,7 @@ func withAccount(file, old, line string) string {
 	return strings.Join(append(kept, line), "\n") + "\n"
 }
 
-// shadowGroup is Debian's number unless the tree says otherwise.
+// shadowGroup returns the gid of the group shadow: the tree's, or else Debian's.
 func shadowGroup(t tree) int {
 	groups, err := t.text("etc/group")
 	for line := range strings.Lines(groups) {
@@ -127,7 +127,7 @@ func (b *build) makeHome() error {
 		}
 		to := "home/user/" + name
 		if b.tree.has(to) {
-			continue // somebody's own
+			continue // keep an existing file
 		}
 		if err := b.tree.write(to, 0o644, text); err != nil {
 			return err
@@ -139,9 +139,9 @@ func (b *build) makeHome() error {
 	return nil
 }
 
-// quickenLogin has bash say by itself who runs it where Debian's profile asks a
-// program: each login shell, and so each command of E2B's SDKs, would wait for
-// another program to start and end.
+// quickenLogin replaces "$(id -u)" in Debian's profile by bash's EUID. Otherwise each
+// login shell, and so each command of E2B's SDKs, would start another program and wait
+// for it.
 func (b *build) quickenLogin() error {
 	const asked, known = `"$(id -u)"`, `"${EUID:-$(id -u)}"`
 	text, err := b.tree.text("etc/profile")
@@ -159,7 +159,7 @@ func (b *build) makeFolders() error {
 	}{
 		{"workspace", 0o755, userID},
 		{"code", 0o777, userID},
-		{".cloud-sandbox", 0o755, 0}, // the guest's image is mounted here
+		{".cloud-sandbox", 0o755, 0}, // mount point of the guest's image
 		{"tmp", 0o777 | fs.ModeSticky, 0},
 		{"var/tmp", 0o777 | fs.ModeSticky, 0},
 		{"var/log", 0o755, 0},
@@ -178,8 +178,8 @@ func (b *build) makeFolders() error {
 	return nil
 }
 
-// writeNetworkFiles writes what names a machine and finds others. A Sandbox is
-// 10.0.0.2 behind 10.0.0.1, whatever its host.
+// writeNetworkFiles writes the host name and name resolution files. A Sandbox is 10.0.0.2
+// behind 10.0.0.1, on every host.
 func (b *build) writeNetworkFiles() error {
 	for name, body := range map[string]string{
 		"etc/hostname": "sandbox\n",
@@ -194,7 +194,7 @@ func (b *build) writeNetworkFiles() error {
 	return nil
 }
 
-// writeEnvironment completes b.env and leaves it in /etc/environment too.
+// writeEnvironment completes b.env and writes it to /etc/environment too.
 func (b *build) writeEnvironment() error {
 	if b.env == nil {
 		b.env = map[string]string{}
@@ -207,7 +207,7 @@ func (b *build) writeEnvironment() error {
 	}
 	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(b.env)) {
-		if !strings.ContainsAny(b.env[key], "\"\n\\") { // the file knows no escapes
+		if !strings.ContainsAny(b.env[key], "\"\n\\") { // the file format has no escapes
 			fmt.Fprintf(&text, "%s=\"%s\"\n", key, b.env[key])
 		}
 	}
@@ -217,11 +217,11 @@ func (b *build) writeEnvironment() error {
 	return b.tree.write("etc/default/locale", 0o644, "LANG=C.UTF-8\n")
 }
 
-// allowPip lets pip install where a distribution would rather use its own
-// packages: a Sandbox is nobody's system.
+// allowPip lets pip install system-wide, which distributions discourage: a Sandbox is
+// disposable.
 func (b *build) allowPip() error {
 	if b.tree.has("etc/pip.conf") {
-		return nil // an image's own says where its packages come from
+		return nil // the image's own file names its package index
 	}
 	return b.tree.write("etc/pip.conf", 0o644, "[global]\nbreak-system-packages = true\ndisable-pip-version-check = true\nroot-user-action = ignore\n")
 }
@@ -229,7 +229,7 @@ func (b *build) allowPip() error {
 // openUsrLocal lets users install programs without sudo, as agents expect.
 func (b *build) openUsrLocal() error {
 	if b.plan.recipe.Whole {
-		return nil // it was opened once, and closed since by who may
+		return nil // the source opened it before; later changes are kept
 	}
 	for _, dir := range []string{"usr/local/bin", "usr/local/lib", "usr/local/share"} {
 		if err := b.tree.makeFolder(dir, 0o755, 0); err != nil {
@@ -263,7 +263,7 @@ func (b *build) openUsrLocal() error {
 	})
 }
 
-// tidy leaves in the tree what a Sandbox is to find.
+// tidy removes build leftovers, or empties run-time folders if the tree is Whole.
 func (b *build) tidy() error {
 	if !b.plan.recipe.Whole {
 		return b.dropLeftovers()
@@ -276,8 +276,8 @@ func (b *build) tidy() error {
 	return b.keepTmp()
 }
 
-// dropLeftovers removes what a build leaves, what would tell Sandboxes apart
-// from nothing, and what only takes space.
+// dropLeftovers removes build leftovers, needless differences between builds, and files
+// that only take space.
 func (b *build) dropLeftovers() error {
 	for _, name := range []string{
 		"etc/machine-id", "var/lib/dbus/machine-id", "var/cache/ldconfig", "debootstrap", "root/.cache",
@@ -308,12 +308,12 @@ func (b *build) keepTmp() error {
 	if err := b.tree.makeFolder("run/lock", 0o777|fs.ModeSticky, 0); err != nil {
 		return err
 	}
-	// gVisor puts a tmpfs, half as large as the host's memory, over an empty
-	// /tmp: with this file in it, /tmp is on the Sandbox's disk.
+	// gVisor mounts a tmpfs, half as large as the host's memory, over an empty /tmp. This
+	// file keeps /tmp on the Sandbox's disk.
 	return b.tree.write("tmp/.keep", 0o644, "")
 }
 
-// dropDocs removes documentation and leaves licences.
+// dropDocs removes documentation but keeps licences.
 func (b *build) dropDocs() error {
 	err := fs.WalkDir(b.tree.FS(), "usr/share/doc", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || e.Name() == "copyright" {
@@ -327,7 +327,7 @@ func (b *build) dropDocs() error {
 	return nil
 }
 
-// mustHave is what every Sandbox is promised: one of each row.
+// mustHave lists what every Template must have: one path of each row.
 var mustHave = [][]string{
 	{"bin/bash", "usr/bin/bash"},
 	append([]string{"usr/bin/python3"}, pythons...),

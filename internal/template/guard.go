@@ -19,15 +19,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// guardedTreeBytes is Guard.MaxTreeBytes unless it says otherwise.
+// guardedTreeBytes is the default of Guard.MaxTreeBytes.
 const guardedTreeBytes = 8 << 30
 
-// errPrivateAddress is why a guarded build does not dial.
+// errPrivateAddress is returned when a guarded build dials a private address.
 var errPrivateAddress = errors.New("the address is not public")
 
-// Check returns Denied for what only the operator may build: what is on this
-// machine, and a foreign image whose programs would run as root while it is
-// built; nil denies nothing. content says that an archive was sent.
+// Check returns Denied for builds reserved for the operator: sources on this machine, and
+// a foreign image whose programs would run as root during the build. A nil Guard denies
+// nothing. content means that an archive was sent.
 func (g *Guard) Check(r Recipe, content bool) error {
 	switch {
 	case g == nil:
@@ -49,9 +49,9 @@ func (g *Guard) treeBytes() int64 {
 	return cmp.Or(g.MaxTreeBytes, guardedTreeBytes)
 }
 
-// transport carries requests to a registry, and gives up early on one that is
-// not there. Guarded, it reaches public addresses only, whatever a registry
-// redirects to, unless the registry is one of the operator's.
+// transport returns the HTTP transport for a registry, with short timeouts for an
+// unreachable one. With a Guard it reaches only public addresses, also after redirects,
+// unless the registry is one of the operator's.
 func (g *Guard) transport(registry string) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	t := http.DefaultTransport.(*http.Transport).Clone()
@@ -63,7 +63,7 @@ func (g *Guard) transport(registry string) *http.Transport {
 		return upstream.CheckStatus(proxy.User, answer.StatusCode)
 	}
 	if g != nil && !slices.Contains(g.Registries, registry) {
-		t.Proxy = nil // it would resolve names for us, and look at no address
+		t.Proxy = nil // a proxy would resolve names itself, without the address check
 		dialer.Control = onlyPublic
 		if g.Proxy != nil {
 			t.DialContext = g.dialThrough
@@ -78,8 +78,8 @@ func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 	return httpproxy.FromEnvironment().ProxyFunc()(r.URL)
 }
 
-// dialThrough resolves a name here, and has the proxy connect to its public
-// addresses, one after the other.
+// dialThrough resolves a name locally, and makes the proxy connect to its public
+// addresses in turn.
 func (g *Guard) dialThrough(ctx context.Context, _, address string) (net.Conn, error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
@@ -93,7 +93,7 @@ func (g *Guard) dialThrough(ctx context.Context, _, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(found, func(a, b netip.Addr) int { // a proxy may be without IPv6
+	slices.SortStableFunc(found, func(a, b netip.Addr) int { // the proxy may lack IPv6
 		return cmp.Compare(a.Unmap().BitLen(), b.Unmap().BitLen())
 	})
 	failed := errPrivateAddress
@@ -112,7 +112,7 @@ func (g *Guard) dialThrough(ctx context.Context, _, address string) (net.Conn, e
 	return nil, failed
 }
 
-// onlyPublic is asked with the address that a name has resolved to.
+// onlyPublic checks the resolved address before connecting.
 func onlyPublic(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !policy.Public(at.Addr().Unmap()) {

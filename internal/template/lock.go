@@ -12,12 +12,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// lockPoll is how often a waiting builder looks again: flock cannot be
+// lockPoll is the polling interval of a waiting builder, because flock cannot be
 // interrupted when ctx ends.
 const lockPoll = 200 * time.Millisecond
 
-// lock waits until this builder alone may build name. waiting is called once
-// if another builds it now. The lock ends with release or with the process.
+// lock waits for the exclusive lock of name. waiting is called once if another builder
+// holds it. The lock ends with release or with the process.
 func (s *Store) lock(ctx context.Context, name string, waiting func()) (release func(), err error) {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
@@ -29,7 +29,7 @@ func (s *Store) lock(ctx context.Context, name string, waiting func()) (release 
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, fmt.Errorf("lock template: %w", err)
 		}
-		if tries == 1 { // the first refusal may be a reader's short look
+		if tries == 1 { // the first refusal may be a short check by a reader
 			waiting()
 		}
 		select {
@@ -47,24 +47,24 @@ func (s *Store) tryLock(name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(f.Chmod(0o644), unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)); err != nil { // readers look, whatever the umask
+	if err := errors.Join(f.Chmod(0o644), unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)); err != nil { // readers open it, despite the umask
 		f.Close()
 		return nil, err
 	}
 	mine, err := f.Stat()
 	if there, statErr := os.Stat(path); err != nil || statErr != nil || !os.SameFile(mine, there) {
-		f.Close() // its last holder took it away
+		f.Close() // the previous holder removed it
 		return nil, errors.Join(err, unix.EWOULDBLOCK)
 	}
 	return f, nil
 }
 
-// forgetLock takes the file of a lock that is held away: names that Tenants make
-// up would leave ever more of them.
+// forgetLock removes the file of a held lock: otherwise names invented by Tenants would
+// accumulate.
 func (s *Store) forgetLock(name string) error { return os.Remove(s.path("locks", name+".lock")) }
 
-// LockBuilds waits until this process alone keeps the records in Builds. The
-// lock ends with release or with the process.
+// LockBuilds waits for the exclusive right to keep the records in Builds. The lock ends
+// with release or with the process.
 func (s *Store) LockBuilds(ctx context.Context) (release func(), err error) {
 	if err := s.makeFolders(); err != nil {
 		return nil, err
@@ -72,8 +72,7 @@ func (s *Store) LockBuilds(ctx context.Context) (release func(), err error) {
 	return s.lock(ctx, ".builds", func() {})
 }
 
-// lockImages keeps an image that has just been made from being removed before
-// its ref is written.
+// lockImages keeps a new image from being removed before its ref is written.
 func (s *Store) lockImages() (release func(), err error) {
 	f, err := os.OpenFile(s.path("locks", ".images.lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -102,14 +101,14 @@ func (s *Store) building(name string) bool {
 	return errors.Is(err, unix.EWOULDBLOCK)
 }
 
-// savedLimit bounds the question what is saved and stands on an image: nothing
-// else can be built or removed meanwhile.
+// savedLimit bounds the lookup of Snapshots that need an image, which blocks all other
+// builds and removals.
 const savedLimit = 30 * time.Second
 
-// unused takes an image of an owner's Template for removal: as long as release is
-// not called no Boot starts from it. Conflict when Boots run from it, which hold a
-// shared lock of its file, and when a Snapshot, of whatever Tenant, stands on it:
-// since a Boot is saved before it ends, one of both is seen.
+// unused claims an image of an owner's Template for removal: until release, no Boot
+// starts from it. Conflict when Boots run from it, which hold a shared lock of its file,
+// or a Snapshot of any Tenant needs it. A Boot is saved before it ends, so one of the two
+// is always seen.
 func (s *Store) unused(l Listed) (release func(), err error) {
 	release, err = s.images().Claim(l.Image.Digest)
 	if errors.Is(err, sandbox.Conflict) {
@@ -125,9 +124,8 @@ func (s *Store) unused(l Listed) (release func(), err error) {
 	return release, nil
 }
 
-// unsaved returns Conflict when a Snapshot stands on an image, and says which when
-// it is the owner's, or the owner is the operator. Unavailable when that cannot be
-// found out.
+// unsaved returns Conflict when a Snapshot needs an image. The error names the Snapshot
+// if it is the owner's, or the owner is the operator. Unavailable when the lookup fails.
 func (s *Store) unsaved(l Listed) error {
 	if s.saved == nil {
 		return nil

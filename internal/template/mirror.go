@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A distribution is where packages come from.
+// A distribution is a source of packages.
 type distribution struct {
 	Name       string // "debian" or "ubuntu"
 	Suite      string
@@ -25,8 +25,9 @@ const (
 	defaultSuite  = "bookworm"
 )
 
-// chooseDistribution picks the suite, or the host's own when suite is empty,
-// and the mirror that the host uses for it. host is the host's file tree.
+// chooseDistribution returns the distribution of a suite, or of the host's own suite when
+// suite is empty, with the mirror that the host uses for it. host is the host's file
+// tree.
 func chooseDistribution(host fs.FS, suite string) distribution {
 	id, codename := osRelease(host)
 	if id == "ubuntu" && (suite == "" || suite == codename) && (!exists(host, debianKeyring) || suite != "") {
@@ -68,8 +69,8 @@ func osRelease(host fs.FS) (id, codename string) {
 	return id, codename
 }
 
-// hostMirror returns the first mirror in the host's package sources that has
-// d's suite, or d.Mirror.
+// hostMirror returns the first mirror with d's suite in the host's package sources, or
+// d.Mirror.
 func hostMirror(host fs.FS, d distribution) string {
 	for _, s := range hostSources(host) {
 		if !slices.Contains(s.suites, d.Suite) || !slices.Contains(s.components, "main") {
@@ -82,9 +83,8 @@ func hostMirror(host fs.FS, d distribution) string {
 	return d.Mirror
 }
 
-// mirrorOf returns uri in its usual spelling, and reports whether it can be a whole
-// mirror of a distribution and is not a vendor's repository that uses the same names
-// of suites.
+// mirrorOf returns uri in its canonical form. It reports whether uri can be a full mirror
+// of a distribution, and not a vendor's repository with the same suite names.
 func mirrorOf(name, uri string) (mirror string, ok bool) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Host == "" || u.User != nil || (u.Scheme != "http" && u.Scheme != "https") {
@@ -119,8 +119,8 @@ func hostSources(host fs.FS) []packageSource {
 	return all
 }
 
-// parseOneLine reads lines such as
-// "deb [arch=amd64 signed-by=/k] http://deb.debian.org/debian bookworm main".
+// parseOneLine parses lines such as "deb [arch=amd64 signed-by=/k]
+// http://deb.debian.org/debian bookworm main".
 func parseOneLine(text string) (all []packageSource) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
@@ -143,7 +143,7 @@ func parseOneLine(text string) (all []packageSource) {
 	return all
 }
 
-// parseDeb822 reads stanzas of "Types:", "URIs:", "Suites:", "Components:".
+// parseDeb822 parses stanzas of "Types:", "URIs:", "Suites:", "Components:".
 func parseDeb822(text string) (all []packageSource) {
 	stanza, field := map[string][]string{}, ""
 	end := func() {

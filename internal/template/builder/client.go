@@ -17,23 +17,22 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// Client is the port sandbox.Templates: it asks the Service at a socket to
-// change something, and reads the Store itself. Methods are safe for concurrent
-// use.
+// Client implements sandbox.Templates: it sends changes to the Service at a socket, and
+// reads the Store directly. Methods are safe for concurrent use.
 type Client struct {
 	store  *template.Store
 	quotas Quotas
 	http   *http.Client
 }
 
-// Quotas tells which Quota holds for a Tenant.
+// Quotas returns a Tenant's Quota.
 type Quotas interface {
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
 }
 
 var _ sandbox.Templates = (*Client)(nil)
 
-// NewClient returns a Client of the Service that listens, or will, at socket.
+// NewClient returns a Client of the Service at socket, which need not listen yet.
 func NewClient(store *template.Store, quotas Quotas, socket string) *Client {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	return &Client{store: store, quotas: quotas, http: &http.Client{Transport: &http.Transport{
@@ -46,7 +45,7 @@ func NewClient(store *template.Store, quotas Quotas, socket string) *Client {
 // Close ends idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// do asks; the caller closes the answer's body.
+// do sends a request; the caller closes the response's body.
 func (c *Client) do(ctx context.Context, method, path string, tenant sandbox.TenantID, query url.Values, body io.Reader) (*http.Response, error) {
 	if query == nil {
 		query = url.Values{}
@@ -74,7 +73,7 @@ func (c *Client) do(ctx context.Context, method, path string, tenant sandbox.Ten
 	return nil, f.err()
 }
 
-// call asks for one value.
+// call sends a request and decodes one value.
 func (c *Client) call(ctx context.Context, method, path string, tenant sandbox.TenantID, query url.Values, body io.Reader, v any) error {
 	resp, err := c.do(ctx, method, path, tenant, query, body)
 	if err != nil {
@@ -117,14 +116,14 @@ func (c *Client) Builds(ctx context.Context, tenant sandbox.TenantID) (all []san
 	return all, err
 }
 
-// Ended returns every Tenant's builds that ended at a time or later. They are not in
-// an order.
+// Ended returns every Tenant's builds that ended at since or later, in no particular
+// order.
 func (c *Client) Ended(ctx context.Context, since time.Time) (all []sandbox.TemplateBuild, err error) {
 	err = c.call(ctx, http.MethodGet, pathEnded, "", url.Values{"since": {since.Format(time.RFC3339Nano)}}, nil, &all)
 	return all, err
 }
 
-// buildPath is the path of a build; NotFound for what is no ID.
+// buildPath returns the path of a build; NotFound for an invalid ID.
 func buildPath(id string) (string, error) {
 	if !sandbox.ValidBuildID(id) {
 		return "", sandbox.Errorf(sandbox.NotFound, "there is no build %.40q", id)
@@ -232,9 +231,8 @@ func (c *Client) List(_ context.Context, tenant sandbox.TenantID) ([]sandbox.Tem
 	return all, nil
 }
 
-// Keep makes an image that came with a Snapshot of a Tenant a version of its
-// Template. It returns what Admit does; who then deletes the Snapshot drops the image
-// too.
+// Keep records an image that came with a Tenant's Snapshot as a version of its Template.
+// It returns the errors of Admit; deleting the Snapshot then drops the image too.
 func (c *Client) Keep(ctx context.Context, tenant sandbox.TenantID, template, version string) error {
 	quota, err := c.quotas.TenantQuota(ctx, tenant)
 	if err != nil {
@@ -246,7 +244,7 @@ func (c *Client) Keep(ctx context.Context, tenant sandbox.TenantID, template, ve
 	return c.call(ctx, http.MethodPost, pathImages, tenant, query, nil, &struct{}{})
 }
 
-// Drop removes an image that nobody names and nothing stands on; another one stays.
+// Drop removes an image without references that is not in use; otherwise the image stays.
 func (c *Client) Drop(ctx context.Context, version string) error {
 	return c.call(ctx, http.MethodDelete, pathImages, "", url.Values{"version": {version}}, nil, &struct{}{})
 }
@@ -262,7 +260,7 @@ func (c *Client) Admit(ctx context.Context, tenant sandbox.TenantID, version str
 	return err
 }
 
-// admit is Admit, and returns the Quota that it held to.
+// admit is Admit, and returns the Quota that it applied.
 func (c *Client) admit(ctx context.Context, tenant sandbox.TenantID, version string) (sandbox.Quota, error) {
 	quota, err := c.quotas.TenantQuota(ctx, tenant)
 	if err != nil {

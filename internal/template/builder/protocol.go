@@ -13,10 +13,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// What is said over the socket: requests of HTTP whose query names the Tenant, and
-// its quota where images are added: the builder does not open the database.
-// The body of a new build is one line of JSON, then the files that go with it, in
-// frames, and then the archive. A log is lines of JSON.
+// The protocol on the socket is HTTP. The query holds the Tenant and, where images are
+// added, its quota, because the builder does not open the database. The body of a new
+// build is one line of JSON, then the uploaded files in frames, and then the archive. A
+// log is lines of JSON.
 const (
 	pathBuilds    = "/v1/builds"
 	pathTemplates = "/v1/templates"
@@ -28,11 +28,11 @@ const (
 	maxRequest = 24 << 20 // bytes of a request for a build, without the archive
 )
 
-// framed writes what it reads as frames: four bytes of length, and so many. The last
-// one is empty.
+// framed encodes r as frames: a length of four bytes, and that many bytes. The last frame
+// is empty.
 type framed struct {
 	r    io.Reader
-	rest []byte // of a frame
+	rest []byte // of the current frame
 	err  error
 }
 
@@ -52,7 +52,7 @@ func (f *framed) Read(p []byte) (int, error) {
 			}
 		}
 		if f.err != nil && !errors.Is(f.err, io.EOF) {
-			f.rest = nil // who reads it fails too: it has no end
+			f.rest = nil // the reader fails too, because the final frame is missing
 		}
 	}
 	if len(f.rest) == 0 {
@@ -63,10 +63,10 @@ func (f *framed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// unframed reads what framed wrote, up to its end.
+// unframed decodes the frames of framed, up to the last.
 type unframed struct {
 	r    io.Reader
-	left uint32 // of a frame
+	left uint32 // bytes left in the current frame
 	over bool
 }
 
@@ -99,7 +99,7 @@ func endIf(over bool) error {
 	return nil
 }
 
-// failure is an error on its way to the server.
+// failure is an error sent to the server.
 type failure struct {
 	Code       sandbox.Code  `json:"code"`
 	Detail     string        `json:"detail"`
@@ -107,7 +107,8 @@ type failure struct {
 	OverQuota  bool          `json:"over_quota,omitempty"`
 }
 
-// failureFrom carries what may be told; the rest stays in this process's log.
+// failureFrom converts the public part of an error; other errors stay in this process's
+// log.
 func failureFrom(err error) failure {
 	var told *sandbox.Error
 	if errors.As(err, &told) {
@@ -125,7 +126,7 @@ func (f failure) err() error {
 	return e
 }
 
-// keyQuota is the part of a query that bounds a Tenant's images, in bytes.
+// keyQuota is the query parameter that bounds a Tenant's images, in bytes.
 const keyQuota = "template_bytes"
 
 func quotaQuery(q sandbox.Quota) url.Values {
@@ -139,7 +140,7 @@ func quotaFrom(query url.Values) (q sandbox.Quota, err error) {
 	return q, nil
 }
 
-// logMessage is one line of a log, or why there are no more.
+// logMessage is one line of a log, or the error that ended it.
 type logMessage struct {
 	Line    *sandbox.BuildLine `json:"line,omitempty"`
 	Failure *failure           `json:"failure,omitempty"`

@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// Listen opens the socket for processes of uid, and of root.
+// Listen opens the socket for processes of uid and of root.
 func Listen(path string, uid int) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen for builds: %w", err)
@@ -37,9 +37,9 @@ func Listen(path string, uid int) (net.Listener, error) {
 	return ln, nil
 }
 
-// Serve answers on ln until ctx ends, and then ends every build. It closes ln.
-// Nobody else may build for Tenants of this Store meanwhile: a second Service
-// waits for the end of the first.
+// Serve listens and serves requests until ctx ends, then cancels every build and closes
+// the listener. It holds the Store's build lock: a second Service waits for the end of
+// the first.
 func Serve(ctx context.Context, cfg Config, listen func() (net.Listener, error)) error {
 	release, err := cfg.Store.LockBuilds(ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *Service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.cfg.Log.Error("handling a request about a template failed", telemetry.KeyError, err)
 	}
 	w.WriteHeader(http.StatusBadRequest)
-	_ = json.NewEncoder(w).Encode(f) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(f) // the client may be gone
 }
 
 func reply(w http.ResponseWriter, v any, err error) error {
@@ -197,8 +197,8 @@ func (s *Service) serveReuse(w http.ResponseWriter, r *http.Request, tenant sand
 	return reply(w, t, err)
 }
 
-// serveLog writes lines as they come. Once it has begun, a failure is the last
-// of them.
+// serveLog writes lines as they come. After the first line, a failure is sent as the last
+// line.
 func (s *Service) serveLog(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
 	from, err := strconv.ParseInt(r.URL.Query().Get("from"), 10, 64)
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *Service) serveLog(w http.ResponseWriter, r *http.Request, tenant sandbo
 		return err
 	}
 	flow, out := http.NewResponseController(w), json.NewEncoder(w)
-	if err := flow.Flush(); err != nil { // the client waits for the head
+	if err := flow.Flush(); err != nil { // the client waits for the header
 		return err
 	}
 	follow := r.URL.Query().Get("follow") == "true"
@@ -220,7 +220,7 @@ func (s *Service) serveLog(w http.ResponseWriter, r *http.Request, tenant sandbo
 	})
 	if err != nil {
 		f := failureFrom(err)
-		_ = out.Encode(logMessage{Failure: &f}) // who asked may be gone
+		_ = out.Encode(logMessage{Failure: &f}) // the client may be gone
 	}
 	return nil
 }

@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	maxWaiting    = 32               // builds that wait, of all Tenants
-	maxTenant     = 4                // of one Tenant, that wait or run
-	maxBuild      = 64               // bytes of a build's foreign name
-	maxTags       = 32               // that are given at once
-	maxNames      = 100              // names and tags that a Tenant may have
-	keptBuilds    = 50               // of one Tenant, that are over
-	maxArchive    = 4 << 30          // bytes of an archive that is sent
-	minFree       = 4 << 30          // bytes of disk that an archive must leave
+	maxWaiting    = 32               // queued builds of all Tenants
+	maxTenant     = 4                // queued and running builds of one Tenant
+	maxBuild      = 64               // bytes of a Build or Layer name
+	maxTags       = 32               // per request
+	maxNames      = 100              // names and tags of a Tenant
+	keptBuilds    = 50               // finished builds of one Tenant
+	maxArchive    = 4 << 30          // bytes of an uploaded archive
+	minFree       = 4 << 30          // bytes of disk that an archive must leave free
 	retryAfter    = 30 * time.Second // when too many builds wait
 	defaultLimit  = 30 * time.Minute // for one build
 	defaultAtOnce = 2
@@ -43,7 +43,7 @@ type Config struct {
 	NPMRegistry string          // see template.Builder
 	Proxy       *upstream.Proxy // see template.Guard
 	Limit       time.Duration   // for one build; zero: 30 min
-	AtOnce      int             // builds; zero: 2
+	AtOnce      int             // concurrent builds; zero: 2
 	Log         *slog.Logger
 }
 
@@ -51,8 +51,8 @@ type Config struct {
 type Service struct {
 	cfg   Config
 	dir   string
-	slots chan struct{} // one for each build that runs
-	// run is how a build is done; tests replace it.
+	slots chan struct{} // one for each running build
+	// run carries out a build; tests replace it.
 	run func(ctx context.Context, b *template.Builder, ref template.Ref, r template.Recipe, content io.Reader, say func(template.Progress)) (template.Image, error)
 
 	mu     sync.Mutex
@@ -61,8 +61,8 @@ type Service struct {
 	going  sync.WaitGroup
 }
 
-// Open takes up the builds that an earlier process left: those that were not
-// over have failed. Close must be called.
+// Open loads the builds of an earlier process; unfinished ones have failed. Close must be
+// called.
 func Open(cfg Config) (*Service, error) {
 	cfg.Limit = cmp.Or(cfg.Limit, defaultLimit)
 	cfg.AtOnce = cmp.Or(cfg.AtOnce, defaultAtOnce)
@@ -79,7 +79,7 @@ func Open(cfg Config) (*Service, error) {
 	return s, s.load()
 }
 
-// load reads the records, and removes what no record is about.
+// load reads the records, and removes files without a record.
 func (s *Service) load() error {
 	files, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Service) loadBuild(id string) (*build, error) {
 	}
 	b := &build{
 		record: record, changed: make(chan struct{}), done: make(chan struct{}), path: filepath.Join(s.dir, id),
-		stop: func(error) {}, // nothing of it goes on
+		stop: func(error) {}, // the build no longer runs
 	}
 	if info, err := os.Stat(b.path + logSuffix); err == nil {
 		b.logged = info.Size()
@@ -131,19 +131,19 @@ func (s *Service) loadBuild(id string) (*build, error) {
 	return b, b.write()
 }
 
-// Close cancels what waits or runs and waits for its end.
+// Close cancels queued and running builds and waits for their end.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
 	for _, b := range s.builds {
-		b.stop(errClosing) // does nothing to what is over
+		b.stop(errClosing) // no effect on finished builds
 	}
 	s.mu.Unlock()
 	s.going.Wait()
 }
 
-// Build implements sandbox.Templates. quota is the Tenant's: it holds for this build,
-// whatever becomes of it meanwhile.
+// Build implements sandbox.Templates. quota is the Tenant's; later changes do not affect
+// this build.
 func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, quota sandbox.Quota, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
 	ref, recipe, err := recipeOf(tenant, req, archive != nil)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, quota sand
 	return b.snapshot(), nil
 }
 
-// recipeOf is what a request asks for.
+// recipeOf converts a request to a Ref and a Recipe.
 func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool) (template.Ref, template.Recipe, error) {
 	r := template.Recipe{
 		Packages: req.Packages, Env: req.Env, Start: req.Start, Ready: req.Ready, Bare: req.Bare,
@@ -209,7 +209,7 @@ func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool
 		return ref, r, sandbox.Errorf(sandbox.Invalid, `the source "tar:" and an archive go together`)
 	}
 	if archive {
-		r.Source = template.Tar("/archive") // its name is not looked at
+		r.Source = template.Tar("/archive") // the name is not used
 	} else if r.Source, err = template.ParseSource(req.Source); err != nil {
 		return ref, r, err
 	}
@@ -222,7 +222,7 @@ func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool
 	return ref, r, r.Check()
 }
 
-// checkMade says whether a Tenant may make what is called so.
+// checkMade reports whether a Tenant may build a Template of this name.
 func checkMade(tenant sandbox.TenantID, ref template.Ref, build, layer string) error {
 	switch {
 	case tenant == "":
@@ -235,7 +235,7 @@ func checkMade(tenant sandbox.TenantID, ref template.Ref, build, layer string) e
 	return nil
 }
 
-// checkNames keeps a Tenant from filling the disk by names.
+// checkNames keeps a Tenant from filling the disk with names.
 func (s *Service) checkNames(refs ...template.Ref) error {
 	listed, err := s.cfg.Store.List(refs[0].Owner)
 	if err != nil {
@@ -250,7 +250,7 @@ func (s *Service) checkNames(refs ...template.Ref) error {
 	return nil
 }
 
-// queue makes the record of a new build.
+// queue creates the record of a new build.
 func (s *Service) queue(tenant sandbox.TenantID, ref template.Ref, req sandbox.TemplateRequest) (*build, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +288,7 @@ func (s *Service) queue(tenant sandbox.TenantID, ref template.Ref, req sandbox.T
 	return b, nil
 }
 
-// takeUpload takes the files that go with a build into its recipe.
+// takeUpload adds a build's uploaded files to its recipe.
 func (s *Service) takeUpload(ctx context.Context, b *build, upload io.Reader, recipe *template.Recipe) (err error) {
 	if upload == nil {
 		return nil
@@ -302,7 +302,7 @@ func (s *Service) takeUpload(ctx context.Context, b *build, upload io.Reader, re
 	return err
 }
 
-// closeAll closes the files that there are.
+// closeAll closes the files that are not nil.
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
@@ -311,13 +311,13 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// spool takes an archive to the disk: who sends it need not wait for its turn.
+// spool writes an archive to disk, so that its sender need not wait for the build.
 func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.File, error) {
 	f, err := os.OpenFile(b.path+archiveSuffix, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("keep the archive: %w", err)
 	}
-	if err := os.Remove(f.Name()); err != nil { // it ends with its descriptor
+	if err := os.Remove(f.Name()); err != nil { // the file exists only as a descriptor
 		f.Close()
 		return nil, fmt.Errorf("keep the archive: %w", err)
 	}
@@ -335,7 +335,7 @@ func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.F
 	return f, nil
 }
 
-// drop forgets a build that never began.
+// drop removes a build that did not start.
 func (s *Service) drop(b *build) {
 	b.stop(nil)
 	s.mu.Lock()
@@ -353,7 +353,7 @@ func (s *Service) remove(b *build) {
 	}
 }
 
-// start lets b wait for its turn and be built.
+// start queues b and builds it.
 func (s *Service) start(b *build, builder *template.Builder, ref template.Ref, recipe template.Recipe, content *os.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -378,12 +378,12 @@ func (s *Service) start(b *build, builder *template.Builder, ref template.Ref, r
 	return nil
 }
 
-// make builds b, within its time.
+// make builds b within the time limit.
 func (s *Service) make(b *build, builder *template.Builder, ref template.Ref, recipe template.Recipe, content *os.File) (template.Image, error) {
 	ctx, cancel := context.WithTimeoutCause(b.ctx, s.cfg.Limit, errTooSlow)
 	defer cancel()
 	b.change(func(r *sandbox.TemplateBuild) { r.State, r.StartedAt = sandbox.BuildRunning, time.Now().UTC() })
-	var in io.Reader // not a *os.File that is nil
+	var in io.Reader // not a nil *os.File
 	if content != nil {
 		in = content
 	}
@@ -400,7 +400,7 @@ var (
 	errCancelled = sandbox.Errorf(sandbox.Conflict, "the build was cancelled")
 )
 
-// finish writes down how a build ended.
+// finish records the end of a build.
 func (s *Service) finish(b *build, image template.Image, err error) {
 	switch {
 	case err == nil:
@@ -424,8 +424,8 @@ func (s *Service) finish(b *build, image template.Image, err error) {
 	s.forgetOld(b.record.Tenant)
 }
 
-// failureOf is what may be told of an error: programs' last words too, which the
-// log has anyway.
+// failureOf returns the public form of an error. The last output of programs may be
+// included, because the log has it anyway.
 func failureOf(err error) *sandbox.Failure {
 	var told *sandbox.Error
 	if errors.As(err, &told) {
@@ -438,7 +438,7 @@ func failureOf(err error) *sandbox.Failure {
 	return &sandbox.Failure{Code: sandbox.Internal, Message: "the server could not build it; its log says why"}
 }
 
-// forgetOld keeps the latest builds of a Tenant.
+// forgetOld removes all but the latest builds of a Tenant.
 func (s *Service) forgetOld(tenant sandbox.TenantID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -454,7 +454,7 @@ func (s *Service) forgetOld(tenant sandbox.TenantID) {
 	}
 }
 
-// newest are a Tenant's builds. Service.mu is held.
+// newest returns a Tenant's builds, newest first. Service.mu is held.
 func (s *Service) newest(tenant sandbox.TenantID) []*build {
 	var own []*build
 	for _, b := range s.builds {
@@ -479,8 +479,7 @@ func (s *Service) Builds(_ context.Context, tenant sandbox.TenantID) ([]sandbox.
 	return all, nil
 }
 
-// Ended returns every Tenant's builds that ended at a time or later, for who tells of
-// them.
+// Ended returns every Tenant's builds that ended at since or later, for event delivery.
 func (s *Service) Ended(since time.Time) []sandbox.TemplateBuild {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -573,8 +572,8 @@ func (s *Service) Reuse(ctx context.Context, tenant sandbox.TenantID, text strin
 	return templateOf(found), err
 }
 
-// Keep makes an image that came with a Snapshot of a Tenant a version of its
-// Template, if its quota has room.
+// Keep records an image that came with a Tenant's Snapshot as a version of its Template,
+// if the quota allows it.
 func (s *Service) Keep(tenant sandbox.TenantID, quota sandbox.Quota, text, digest string) error {
 	if tenant == "" {
 		return sandbox.Errorf(sandbox.Invalid, "a tenant is missing")

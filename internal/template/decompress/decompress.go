@@ -13,12 +13,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Reader reads gzip and zstd as what is in them, and other bytes as they
-// are.
+// Reader decompresses gzip and zstd, and returns other bytes unchanged.
 func Reader(r io.Reader) (io.Reader, error) {
-	const window = 64 << 20 // bounds what a zstd frame may ask for
+	const window = 64 << 20 // bounds the window that a zstd frame may request
 	buffered := bufio.NewReaderSize(r, 64<<10)
-	head, _ := buffered.Peek(4) // a shorter archive is refused later
+	head, _ := buffered.Peek(4) // a shorter archive is rejected later
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(buffered)
@@ -36,7 +35,8 @@ func Reader(r io.Reader) (io.Reader, error) {
 	return buffered, nil
 }
 
-// compressed blames what cannot be decompressed on whoever sent it.
+// compressed returns decompression errors as Invalid, because the client sent the
+// archive.
 type compressed struct{ io.Reader }
 
 func (c compressed) Read(p []byte) (int, error) {

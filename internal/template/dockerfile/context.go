@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// IgnoreFile names the file of a build context that says what is left out of it.
+// IgnoreFile is the file of a build context that lists paths to exclude.
 const IgnoreFile = ".dockerignore"
 
 // Bounds of a build context.
@@ -29,37 +29,37 @@ const (
 	maxEntries     = 200_000
 	maxNames       = 32 << 20 // bytes of all paths and targets
 	maxIgnoreBytes = 1 << 20
-	maxLinks       = 40 // that one path leads through
+	maxLinks       = 40 // links on one path
 	maxSources     = 1000
 	maxSource      = 4096 // bytes
-	// maxMatches bounds how often a pattern of a .dockerignore is compared.
+	// maxMatches bounds the number of pattern comparisons for a .dockerignore.
 	maxMatches = 200 << 20
-	// maxCopied bounds the bytes of all COPYs of one Dockerfile together.
+	// maxCopied bounds the total bytes of all COPYs of one Dockerfile.
 	maxCopied = 8 << 30
 )
 
-// Context is the files that a build may copy: an archive's, without those that its
-// .dockerignore names. It holds what to read and not the bytes.
+// Context is the files that a build may copy: the entries of an archive that its
+// .dockerignore does not exclude. It stores references to the bytes, not the bytes.
 type Context struct {
 	data    io.ReaderAt
 	entries map[string]entry // by path, without a slash at either end
 	names   []string         // of entries, sorted
 	ignored map[string]bool
-	copied  int64 // bytes that were found so far
+	copied  int64 // bytes found so far
 }
 
 // entry is one file, folder or link.
 type entry struct {
 	mode   fs.FileMode // permissions and type
 	target string      // of a link
-	from   int64       // where its bytes are
+	from   int64       // offset of its bytes
 	size   int64
 	time   time.Time
 }
 
-// ReadContext reads an archive and keeps the bytes of its files in data, of at most
-// most bytes. An entry that leads out of the archive is Invalid; devices and pipes
-// are left out.
+// ReadContext reads an archive and stores the bytes of its files in data, at most most
+// bytes. An entry that leads out of the archive is Invalid; devices and pipes are
+// skipped.
 func ReadContext(archive io.Reader, data interface {
 	io.Writer
 	io.ReaderAt
@@ -113,7 +113,7 @@ func ReadContext(archive io.Reader, data interface {
 	return c, c.ignore()
 }
 
-// put adds an entry, and the folders that it is in.
+// put adds an entry, and its parent folders.
 func (c *Context) put(name string, e entry) {
 	if name == "" {
 		return
@@ -132,7 +132,7 @@ func parentOf(name string) string {
 	return dir
 }
 
-// cutLast cuts a path before its last name.
+// cutLast splits off the last name of a path.
 func cutLast(name string) (dir, base string, ok bool) {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		return name[:i], name[i+1:], true
@@ -148,7 +148,8 @@ func badContext(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "the build context is not a whole tar archive: send it again").WithCause(err)
 }
 
-// nameOf is the path of an entry: relative, and inside; empty for the root.
+// nameOf returns the clean relative path of an entry, which must be inside the context;
+// empty for the root.
 func nameOf(name string) (string, error) {
 	clean := path.Clean(strings.TrimLeft(name, "/"))
 	switch {
@@ -160,7 +161,7 @@ func nameOf(name string) (string, error) {
 	return clean, nil
 }
 
-// ignore takes out what the .dockerignore names.
+// ignore removes the entries that the .dockerignore excludes.
 func (c *Context) ignore() error {
 	if e, ok := c.entries[IgnoreFile]; ok && e.mode.IsRegular() {
 		if e.size > maxIgnoreBytes {
@@ -179,7 +180,7 @@ func (c *Context) ignore() error {
 			}
 		}
 		maps.DeleteFunc(c.entries, func(name string, _ entry) bool { return c.ignored[name] })
-		for name, e := range maps.Clone(c.entries) { // what an exception brings back needs its folders
+		for name, e := range maps.Clone(c.entries) { // a re-included entry needs its folders
 			c.put(name, e)
 		}
 	}
@@ -187,7 +188,7 @@ func (c *Context) ignore() error {
 	return nil
 }
 
-// parts is how many names there are in all paths.
+// parts is the number of names in all paths.
 func (c *Context) parts() (n int) {
 	for name := range c.entries {
 		n += 1 + strings.Count(name, "/")
@@ -195,19 +196,19 @@ func (c *Context) parts() (n int) {
 	return n
 }
 
-// Ignored is the paths that a .dockerignore leaves out.
+// Ignored is the set of paths that a .dockerignore excludes.
 type Ignored struct {
 	matcher *patternmatcher.PatternMatcher
 }
 
-// ReadIgnored reads a .dockerignore. It returns Invalid for a bad pattern.
+// ReadIgnored parses a .dockerignore. It returns Invalid for a bad pattern.
 func ReadIgnored(r io.Reader) (Ignored, error) {
 	patterns, err := ignorefile.ReadAll(r)
 	if err != nil {
 		return Ignored{}, sandbox.Errorf(sandbox.Invalid, "%s cannot be read: %.200s", IgnoreFile, err.Error())
 	}
 	matcher, err := patternmatcher.New(patterns)
-	if err == nil { // a bad pattern shows only when it is used
+	if err == nil { // a bad pattern fails only on use
 		_, err = matcher.MatchesOrParentMatches("a")
 	}
 	if err != nil {
@@ -223,7 +224,7 @@ func (i Ignored) patterns() int {
 	return len(i.matcher.Patterns())
 }
 
-// Has reports whether a path, with slashes, is left out.
+// Has reports whether a path, with slashes, is excluded.
 func (i Ignored) Has(name string) bool {
 	if i.matcher == nil {
 		return false
@@ -232,11 +233,11 @@ func (i Ignored) Has(name string) bool {
 	return err == nil && out
 }
 
-// Whole reports whether all of a folder is left out that is left out itself: nothing
-// is an exception.
+// Whole reports whether an excluded folder is excluded with all its content: there are no
+// exceptions.
 func (i Ignored) Whole() bool { return i.matcher == nil || !i.matcher.Exclusions() }
 
-// inContext is the path that a COPY names, or its pattern.
+// inContext returns the path or pattern of a COPY's source.
 func inContext(line int, source string) (string, error) {
 	clean := path.Clean(strings.TrimLeft(source, "/"))
 	if len(source) > maxSource {
@@ -251,27 +252,28 @@ func inContext(line int, source string) (string, error) {
 	return clean, nil
 }
 
-// Files are what one COPY brings in, ready to be put below its destination.
+// Files are the files of one COPY, relative to its destination.
 type Files struct {
-	// Single says that it is one file, Name, which may also become the destination.
+	// Single means that there is only one file, Name, which may itself become the
+	// destination.
 	Single bool
 	Name   string
-	// Hash names all but the times of what there is.
+	// Hash covers everything but the times.
 	Hash string
 
 	context *Context
 	all     []placed
 }
 
-// placed is an entry and where it comes to be.
+// placed is an entry and its path relative to the destination.
 type placed struct {
 	name string
 	entry
-	inline *string // the content, where it stands in the Dockerfile
+	inline *string // content from the Dockerfile itself
 }
 
-// Find returns what a COPY brings in. A source that is not there is Invalid, and more
-// than all COPYs may bring in together is TooLarge.
+// Find returns the files of a COPY. A missing source is Invalid, and exceeding maxCopied
+// is TooLarge.
 func (c *Context) Find(ctx context.Context, s Step) (*Files, error) {
 	found := map[string]placed{}
 	sources := 0
@@ -322,7 +324,7 @@ func (c *Context) Find(ctx context.Context, s Step) (*Files, error) {
 	return f, nil
 }
 
-// isFolder reports whether the one source of a COPY is a folder.
+// isFolder reports whether a COPY has a single source, a folder.
 func (c *Context) isFolder(s Step) bool {
 	if len(s.Sources) != 1 {
 		return false
@@ -331,7 +333,7 @@ func (c *Context) isFolder(s Step) bool {
 	return err == nil && len(matches) == 1 && c.entries[matches[0]].mode.IsDir()
 }
 
-// match is the paths that a source means.
+// match returns the paths that match a source.
 func (c *Context) match(line int, source string) (matches []string, err error) {
 	clean, err := inContext(line, source)
 	if err != nil {
@@ -356,7 +358,7 @@ func (c *Context) match(line int, source string) (matches []string, err error) {
 	return matches, nil
 }
 
-// follow is a path without links on it. No link leads out of the context.
+// follow resolves the links of a path. Links must not lead out of the context.
 func (c *Context) follow(line int, name string) (string, error) {
 	done, rest, links := "", name, 0
 	for rest != "" {
@@ -386,10 +388,10 @@ func (c *Context) follow(line int, name string) (string, error) {
 	return done, nil
 }
 
-// take adds a file under its own name, or all that is in a folder.
+// take adds a file under its own name, or all content of a folder.
 func (c *Context) take(line int, name string, found map[string]placed) error {
 	e := c.entries[name]
-	if e.mode&fs.ModeSymlink != 0 { // a pattern has matched it
+	if e.mode&fs.ModeSymlink != 0 { // a pattern matched a link
 		target, err := c.follow(line, name)
 		if err != nil {
 			return err
@@ -420,7 +422,7 @@ func (c *Context) take(line int, name string, found map[string]placed) error {
 	return nil
 }
 
-// body is the bytes of a file; none of what is no file.
+// body returns the bytes of a file; empty for other entries.
 func (f *Files) body(p placed) io.Reader {
 	switch {
 	case p.inline != nil:
@@ -431,7 +433,7 @@ func (f *Files) body(p placed) io.Reader {
 	return io.NewSectionReader(f.context.data, p.from, p.size)
 }
 
-// WriteTo writes them as an archive, all of it root's.
+// WriteTo writes the files as an archive, all owned by root.
 func (f *Files) WriteTo(w io.Writer) (int64, error) {
 	count := &counter{w: w}
 	out := tar.NewWriter(count)
@@ -453,7 +455,7 @@ func (f *Files) WriteTo(w io.Writer) (int64, error) {
 	return count.n, out.Close()
 }
 
-// counter counts what is written.
+// counter counts written bytes.
 type counter struct {
 	w io.Writer
 	n int64

@@ -1,5 +1,5 @@
-// Package dockerfile reads a Dockerfile and its build context, as Templates are
-// built from them. [Parse] checks a Dockerfile, [File.Plan] turns it into steps once
-// the environment that it begins with is known, and a [Context] finds the files that
-// its COPYs name. Nothing of a Dockerfile is carried out here.
+// Package dockerfile parses a Dockerfile and its build context for Template builds.
+// [Parse] checks a Dockerfile, [File.Plan] converts it to steps once the environment of
+// its base image is known, and a [Context] finds the files of its COPYs. This package
+// does not execute a Dockerfile.
 package dockerfile

@@ -25,19 +25,19 @@ const (
 	maxVariableSize = 1 << 20 // bytes of all values
 )
 
-// File is a Dockerfile of one stage that can be carried out. It never changes.
+// File is a supported Dockerfile of one stage. It is immutable.
 type File struct {
-	// From names the image or Template that it begins with.
+	// From names the image or Template in FROM.
 	From string
 
 	commands []instructions.Command
 	lex      rune              // the escape character
-	asked    map[string]string // build arguments of whoever builds
+	asked    map[string]string // build arguments of the client
 	global   map[string]string // arguments before FROM
 	starts   bool
 }
 
-// Kind says what a Step does.
+// Kind is the instruction of a Step.
 type Kind string
 
 // The kinds of Steps.
@@ -49,17 +49,17 @@ const (
 	Workdir Kind = "WORKDIR"
 )
 
-// Step is one instruction, with all variables replaced.
+// Step is one instruction, with all variables expanded.
 type Step struct {
 	Kind Kind
 	Line int
-	Text string // the instruction as it is written, in one line
+	Text string // the instruction as written, in one line
 
 	Argv []string          // of a RUN: the program and its arguments
-	Args map[string]string // of a RUN: build arguments, in its environment alone
+	Args map[string]string // of a RUN: build arguments, in this RUN's environment only
 
 	Sources []string // of a COPY: paths and patterns in the Context
-	Inline  []Inline // of a COPY: files that the Dockerfile itself holds
+	Inline  []Inline // of a COPY: files in the Dockerfile itself
 	Dest    string
 	Owner   string // USER or USER:GROUP
 	Mode    string // octal; empty: as in the Context
@@ -68,29 +68,29 @@ type Step struct {
 	Value string   // of a USER or WORKDIR
 }
 
-// Inline is a file that stands in a Dockerfile.
+// Inline is a file in a Dockerfile (heredoc).
 type Inline struct{ Name, Content string }
 
-// Plan is all that a Dockerfile does.
+// Plan is the result of a Dockerfile.
 type Plan struct {
 	Steps []Step
 	Start []string // program and arguments of CMD and ENTRYPOINT; empty: there is none
 	Notes []string // about instructions that have no effect here
 }
 
-// errAt is an Invalid error about a line.
+// errAt returns an Invalid error about a line.
 func errAt(line int, format string, args ...any) error {
 	return sandbox.Errorf(sandbox.Invalid, "Dockerfile line %d: %s", line, sandbox.Errorf(sandbox.Invalid, format, args...).Detail)
 }
 
-// notHere is an Unsupported error about a line.
+// notHere returns an Unsupported error about a line.
 func notHere(line int, format string, args ...any) error {
 	return sandbox.Errorf(sandbox.Unsupported, "Dockerfile line %d: %s", line, sandbox.Errorf(sandbox.Unsupported, format, args...).Detail)
 }
 
-// Parse reads a Dockerfile. args are the build arguments of whoever builds. It
-// returns Invalid for a mistake and Unsupported for what cannot be done here, both
-// with the line and a remedy, and TooLarge.
+// Parse parses a Dockerfile. args are the client's build arguments. It returns Invalid
+// for a mistake and Unsupported for an unsupported feature, both with the line and a
+// remedy, and TooLarge.
 func Parse(text string, args map[string]string) (*File, error) {
 	switch {
 	case len(text) > MaxBytes:
@@ -131,7 +131,7 @@ func Parse(text string, args map[string]string) (*File, error) {
 			f.starts = true
 		}
 	}
-	_, err = f.Plan(nil) // so that most mistakes are told at once
+	_, err = f.Plan(nil) // reports most mistakes early
 	return f, err
 }
 
@@ -151,7 +151,7 @@ func (f *File) Copies() bool {
 	})
 }
 
-// located is an error of the parser in our words.
+// located converts an error of the parser.
 func located(err error) error {
 	line := 0
 	var at *parser.LocationError
@@ -163,7 +163,7 @@ func located(err error) error {
 		line = unknown.Line
 	}
 	text := strings.TrimPrefix(err.Error(), "dockerfile parse error on ")
-	if m := linePattern.FindStringSubmatch(text); m != nil { // the parser has counted it
+	if m := linePattern.FindStringSubmatch(text); m != nil { // the parser added the line
 		return sandbox.Errorf(sandbox.Invalid, "Dockerfile line %s: %.500s", m[1], m[2]).WithCause(err)
 	}
 	if line == 0 {
@@ -181,7 +181,7 @@ func lineOf(location []parser.Range) int {
 	return location[0].Start.Line
 }
 
-// platformArgs are the arguments that every build knows of.
+// platformArgs are the predefined build arguments.
 func platformArgs() map[string]string {
 	platform := "linux/" + runtime.GOARCH
 	return map[string]string{
@@ -190,7 +190,7 @@ func platformArgs() map[string]string {
 	}
 }
 
-// readFrom reads the FROM, and the arguments before it.
+// readFrom reads FROM, and the ARGs before it.
 func (f *File) readFrom(stage instructions.Stage, before []instructions.ArgCommand) error {
 	known := platformArgs()
 	for _, c := range before {
@@ -224,7 +224,7 @@ func (f *File) readFrom(stage instructions.Stage, before []instructions.ArgComma
 	return nil
 }
 
-// checkArgs refuses build arguments that no ARG asks for.
+// checkArgs rejects build arguments without an ARG.
 func (f *File) checkArgs(before []instructions.ArgCommand) error {
 	declared := map[string]bool{}
 	for _, c := range before {
@@ -247,7 +247,7 @@ func (f *File) checkArgs(before []instructions.ArgCommand) error {
 	return nil
 }
 
-// argument is the value of an ARG: what whoever builds says, or its default.
+// argument returns the value of an ARG: the client's, or its default.
 func (f *File) argument(line int, a instructions.KeyValuePairOptional, known map[string]string) (value string, given bool, err error) {
 	if value, given = f.asked[a.Key]; given {
 		return value, true, nil
@@ -263,14 +263,13 @@ func (f *File) argument(line int, a instructions.KeyValuePairOptional, known map
 	return value, given, nil
 }
 
-// environment is variables as the lexer asks for them.
+// environment provides variables to the lexer.
 type environment map[string]string
 
 func (e environment) Get(name string) (string, bool) { v, ok := e[name]; return v, ok }
 func (e environment) Keys() []string                 { return slices.Collect(maps.Keys(e)) }
 
-// maxExpanded bounds one word with its variables replaced: each ENV may double what
-// the one before said.
+// maxExpanded bounds one expanded word, because each ENV may double the one before.
 const maxExpanded = 128 << 10
 
 func (f *File) expand(line int, word string, known map[string]string) (string, error) {
@@ -294,7 +293,7 @@ func longest(known map[string]string) (most int) {
 	return most
 }
 
-// ignored are instructions that may stand in a Dockerfile and have no effect here.
+// ignored lists instructions that are allowed and have no effect.
 var ignored = map[string]string{
 	"expose":     "every port of a sandbox can be reached without it",
 	"label":      "templates have no labels",
@@ -303,7 +302,7 @@ var ignored = map[string]string{
 	"stopsignal": "sandboxes end without a signal",
 }
 
-// check refuses what cannot be done here.
+// check rejects unsupported instructions.
 func check(c instructions.Command) error {
 	line := lineOf(c.Location())
 	switch c := c.(type) {
@@ -335,9 +334,9 @@ func check(c instructions.Command) error {
 
 var (
 	soleHeredoc = regexp.MustCompile(`^\s*<<-?\s*['"]?[A-Za-z0-9_]+['"]?\s*$`)
-	// remote matches what ADD fetches.
+	// remote matches sources that ADD downloads.
 	remote = regexp.MustCompile(`^(?i)(https?|ftp|git|ssh)://|^git@`)
-	// packed matches what ADD unpacks.
+	// packed matches sources that ADD unpacks.
 	packed = regexp.MustCompile(`\.(tar|tar\.(gz|bz2|xz|zst)|tgz|tbz2?|txz)$`)
 )
 

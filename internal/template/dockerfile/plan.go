@@ -13,13 +13,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// planner turns instructions into Steps, one after another.
+// planner converts instructions to Steps, in order.
 type planner struct {
 	file   *File
 	env    map[string]string // of the image and of ENV
 	args   map[string]string // of ARG
-	run    map[string]string // of RUNs, see runArgs; nil: it is not known
-	size   int               // bytes of all values that were set
+	run    map[string]string // of RUNs, see runArgs; nil: not computed
+	size   int               // total bytes of the set values
 	shell  []string
 	plan   Plan
 	copies int // sources of all COPYs
@@ -27,7 +27,7 @@ type planner struct {
 	cmd, entrypoint *instructions.ShellDependantCmdLine
 }
 
-// Plan returns what the Dockerfile does in an image whose environment is env.
+// Plan returns the steps of the Dockerfile for an image with the environment env.
 func (f *File) Plan(env map[string]string) (Plan, error) {
 	p := &planner{file: f, env: map[string]string{}, args: map[string]string{}, shell: []string{"/bin/sh", "-c"}}
 	maps.Copy(p.env, env)
@@ -40,7 +40,7 @@ func (f *File) Plan(env map[string]string) (Plan, error) {
 	return p.plan, nil
 }
 
-// add takes one instruction.
+// add processes one instruction.
 func (p *planner) add(c instructions.Command) error {
 	s := Step{Line: lineOf(c.Location()), Text: oneLine(c)}
 	switch c := c.(type) {
@@ -73,7 +73,7 @@ func (p *planner) add(c instructions.Command) error {
 	return nil
 }
 
-// oneLine is an instruction as it is written, for a log.
+// oneLine returns an instruction as written, for a log.
 func oneLine(c instructions.Command) string {
 	text := c.Name()
 	if c, ok := c.(interface{ String() string }); ok {
@@ -87,14 +87,14 @@ func oneLine(c instructions.Command) string {
 	return text
 }
 
-// known are the variables that words may name: ENV goes before ARG.
+// known returns the variables for expansion: ENV overrides ARG.
 func (p *planner) known() map[string]string {
 	all := maps.Clone(p.args)
 	maps.Copy(all, p.env)
 	return all
 }
 
-// runArgs are the arguments that a RUN finds in its environment.
+// runArgs returns the build arguments in a RUN's environment.
 func (p *planner) runArgs() map[string]string {
 	if p.run == nil {
 		p.run = maps.Clone(p.args)
@@ -103,7 +103,7 @@ func (p *planner) runArgs() map[string]string {
 	return p.run
 }
 
-// set sets a variable, of env or args.
+// set sets a variable in variables, which is env or args.
 func (p *planner) set(line int, variables map[string]string, name, value string) error {
 	variables[name] = value
 	p.run = nil
@@ -113,7 +113,7 @@ func (p *planner) set(line int, variables map[string]string, name, value string)
 	return nil
 }
 
-// argv is the program of a command and its arguments.
+// argv returns the program and arguments of a command.
 func (p *planner) argv(c instructions.ShellDependantCmdLine) []string {
 	if !c.PrependShell {
 		return slices.Clone(c.CmdLine)
@@ -124,14 +124,14 @@ func (p *planner) argv(c instructions.ShellDependantCmdLine) []string {
 			script = parser.ChompHeredocContent(script)
 		}
 	} else {
-		for _, f := range c.Files { // the shell reads them
+		for _, f := range c.Files { // heredocs are read by the shell
 			script += "\n" + f.Data + f.Name
 		}
 	}
 	return append(slices.Clone(p.shell), script)
 }
 
-// start is what ENTRYPOINT and CMD say together.
+// start returns the combined command of ENTRYPOINT and CMD.
 func (p *planner) start() []string {
 	if p.entrypoint == nil || len(p.entrypoint.CmdLine) == 0 {
 		if p.cmd == nil || len(p.cmd.CmdLine) == 0 {
@@ -148,7 +148,7 @@ func (p *planner) start() []string {
 
 func (p *planner) setEnv(s Step, c *instructions.EnvCommand) error {
 	s.Kind = Env
-	known := p.known() // all of a line is replaced by what was before it
+	known := p.known() // a line's words are expanded with the values before it
 	for _, pair := range c.Env {
 		key, err := p.file.expand(s.Line, pair.Key, known)
 		if err != nil {
@@ -261,7 +261,7 @@ func (p *planner) copy(s Step, c instructions.SourcesAndDest, owner, mode string
 	return nil
 }
 
-// isFolder reports whether a destination can only be a folder.
+// isFolder reports whether a destination must be a folder.
 func isFolder(dest string) bool {
 	return strings.HasSuffix(dest, "/") || dest == "." || dest == ".." || strings.HasSuffix(dest, "/.") || strings.HasSuffix(dest, "/..")
 }

@@ -16,42 +16,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A delta is a file of these parts: magic, the length of the head in four bytes, most
-// significant first, the head's SHA-256, the head in JSON, and the blocks that the base
-// does not have, one after the other.
+// A delta file consists of: magic, the length of the head (4 bytes, big endian), the
+// head's SHA-256, the head in JSON, and the blocks that the base lacks.
 const (
 	magic = "CSDELTA1"
-	// blockSize is the size of a block of EROFS, at whose borders files begin in an
-	// image, in bytes.
+	// blockSize is the block size of EROFS, in bytes. Files in an image begin at block
+	// boundaries.
 	blockSize = 4096
-	// maxBase is the largest base that is looked through: an index of it takes some
-	// 40 bytes of memory a block.
+	// maxBase is the largest usable base: its index takes some 40 bytes of memory per
+	// block.
 	maxBase = 8 << 30
 	// maxHead bounds a head, in bytes.
 	maxHead = 64 << 20
-	// worthPart is how much of an image its delta may be: more is not worth it.
+	// worthPart is the largest useful size of a delta, as a fraction of its image.
 	worthPart = 0.75
 )
 
-// head is how an image is made of its base.
+// head describes how to build an image from its base.
 type head struct {
 	Digest string `json:"digest"` // of the image
 	Base   string `json:"base"`   // digest of the base
 	Size   int64  `json:"size"`   // of the image in bytes, a multiple of blockSize
-	Fresh  int64  `json:"fresh"`  // blocks that the delta has itself
-	Sum    string `json:"sum"`    // SHA-256 of these, in hex
+	Fresh  int64  `json:"fresh"`  // number of blocks in the delta itself
+	Sum    string `json:"sum"`    // SHA-256 of the fresh blocks, in hex
 	Runs   []span `json:"runs"`   // the image, from its first block to its last
 
 	data int64 // offset of the first fresh block
 }
 
-// span is some blocks of an image: [count, first block in the base], or [count, -1] for
-// the next fresh ones.
+// span is a run of blocks of an image: [count, first block in the base], or [count, -1]
+// for the next fresh blocks.
 type span [2]int64
 
 const fresh = -1
 
-// errBroken blames a delta that is not what was written.
+// errBroken is returned for a damaged delta.
 var errBroken = errors.New("the delta is broken")
 
 func readHeadAt(path string) (*head, error) {
@@ -63,7 +62,7 @@ func readHeadAt(path string) (*head, error) {
 	return readHead(f)
 }
 
-// readHead reads and checks the head of a delta, wherever its descriptor stands.
+// readHead reads and checks the head of a delta, independently of the file offset.
 func readHead(f *os.File) (*head, error) {
 	const fixed = len(magic) + 4 + sha256.Size
 	start := make([]byte, fixed)
@@ -88,7 +87,7 @@ func readHead(f *os.File) (*head, error) {
 	return h, nil
 }
 
-// part is some bytes of an image, of the base or of the delta.
+// part is a byte range of an image, in the base or in the delta.
 type part struct {
 	fresh  bool
 	offset int64 // in its file
@@ -114,8 +113,8 @@ func (h *head) parts(ctx context.Context, each func(part) error) error {
 	return nil
 }
 
-// apply writes the image to out. Where the file system can, what is the base's is
-// shared with it and takes no room.
+// apply writes the image to out. If the file system supports it, blocks of the base are
+// shared and take no space.
 func (h *head) apply(ctx context.Context, delta, base, out *os.File) error {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(delta, h.data, h.Fresh*blockSize)); err != nil {
@@ -142,7 +141,7 @@ func (h *head) apply(ctx context.Context, delta, base, out *os.File) error {
 	return err
 }
 
-// copyRange copies n bytes between files in the kernel, or else through this process.
+// copyRange copies n bytes between files in the kernel, or else in this process.
 func copyRange(to *os.File, at int64, from *os.File, offset, n int64) error {
 	for n > 0 {
 		read, write := offset, at
@@ -166,7 +165,7 @@ func copyRange(to *os.File, at int64, from *os.File, offset, n int64) error {
 	return nil
 }
 
-// sum is the digest of the image that the delta makes.
+// sum returns the digest of the image that the delta produces.
 func (h *head) sum(ctx context.Context, delta, base *os.File) (string, error) {
 	sum := sha256.New()
 	err := h.parts(ctx, func(p part) error {
@@ -183,8 +182,8 @@ func (h *head) sum(ctx context.Context, delta, base *os.File) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// writeDelta writes to out, an empty file, how target is made of base, and checks that
-// it is. It reports whether that is worth it.
+// writeDelta writes the delta of target to base into out, an empty file, and verifies it.
+// It reports whether the delta is small enough to be useful.
 func writeDelta(ctx context.Context, out, target, base *os.File, digest, from string) (bool, error) {
 	h := &head{Digest: digest, Base: from}
 	blocks, err := h.compare(ctx, target, base)
@@ -236,8 +235,7 @@ func eachBlock(f *os.File, blocks []int64, w io.Writer) error {
 }
 
 // compare finds the blocks of target in base. It sets Size, Fresh and Runs, and returns
-// the fresh blocks; nil when there are too many of them, or the files are none to be
-// compared.
+// the fresh blocks, or nil if they are too many or the files cannot be compared.
 func (h *head) compare(ctx context.Context, target, base *os.File) ([]int64, error) {
 	index, err := indexOf(ctx, base)
 	if err != nil || index == nil {
@@ -258,7 +256,7 @@ func (h *head) compare(ctx context.Context, target, base *os.File) ([]int64, err
 		}
 		return n == blockSize && bytes.Equal(block, there), err
 	}
-	next := int64(0) // of the base, if the run goes on
+	next := int64(0) // block of the base that would continue the run
 	for n := int64(0); n*blockSize < h.Size; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -307,14 +305,14 @@ func (h *head) add(at int64) {
 	h.Runs = append(h.Runs, span{1, at})
 }
 
-// index finds blocks of a base by a hash whose seed nobody knows, so that nobody can
-// make blocks that meet in it.
+// index finds blocks of a base by a hash with a secret random seed, so that nobody can
+// construct collisions.
 type index struct {
 	seed   maphash.Seed
 	blocks map[uint64]uint32
 }
 
-// indexOf returns nil for a base that is too large.
+// indexOf indexes base; nil if it is too large.
 func indexOf(ctx context.Context, base *os.File) (*index, error) {
 	info, err := base.Stat()
 	if err != nil || info.Size() > maxBase {

@@ -1,17 +1,16 @@
-// Package images keeps the root images of Templates in a folder: read-only files,
-// named by their digests, that sentries map.
+// Package images stores the root images of Templates in a folder: read-only files, named
+// by their digests, that sentries map.
 //
-// An image is DIGEST.erofs. One that was made from another one needs little room of
-// its own: DIGEST.delta says how it is made of blocks of that base and of a few blocks
-// that are new. Its whole file is then a cache, which Open fills and Evict empties:
-// expanded/BOOT/DIGEST.erofs, where BOOT is the boot ID of the machine, because such a
-// file is not synced and means nothing after a crash of the machine.
+// An image is DIGEST.erofs. An image that was made from another one needs little space of
+// its own: DIGEST.delta describes it as blocks of that base and a few new blocks. Its
+// whole file is then a cache entry, which Open creates and Evict removes:
+// expanded/BOOT/DIGEST.erofs. BOOT is the boot ID of the machine, because such a file is
+// not synced and is not valid after a crash of the machine.
 //
-// Locks of the files, as of flock(2), order processes. Who starts from an image holds
-// a shared lock of its whole file, in the descriptor that the sentry gets, and so for
-// as long as the sentry lives. Who makes a whole file of a delta holds a shared lock
-// of the delta. Who removes an image, or evicts its whole file, holds exclusive locks
-// of all its files.
+// File locks (flock(2)) synchronize processes. A user of an image holds a shared lock of
+// its whole file, in the descriptor that the sentry gets, and so for the life of the
+// sentry. Expanding a delta holds a shared lock of the delta. Removing an image, or
+// evicting its whole file, holds exclusive locks of all its files.
 package images
 
 import (
@@ -38,26 +37,24 @@ import (
 const (
 	wholeSuffix = ".erofs"
 	deltaSuffix = ".delta"
-	// tempPattern names files that are not whole yet; what a killed process left of
-	// them goes with Evict.
+	// tempPattern names incomplete files; Evict removes those left by a killed process.
 	tempPattern = ".expanding-*"
 	// expandedFolder has a folder for each boot of the machine.
 	expandedFolder = "expanded"
 	bootIDFile     = "/proc/sys/kernel/random/boot_id"
 )
 
-// minFree is how much of the disk an expanded image leaves free, in bytes.
+// minFree is the free disk space that expanding an image must leave, in bytes.
 const minFree = 1 << 30
 
-// Folder is a folder of images. Its methods are safe for concurrent use, also by
-// several processes. Digests are 64 lower-case hex digits; the caller has checked
-// them.
+// Folder is a folder of images. Its methods are safe for concurrent use, also by several
+// processes. Digests are 64 lower-case hex digits, checked by the caller.
 type Folder string
 
-// Path returns where the whole image lies that is there for good, if there is one.
+// Path returns the path of the permanent whole file, which may not exist.
 func (f Folder) Path(digest string) string { return filepath.Join(string(f), digest+wholeSuffix) }
 
-// cache is the folder of the whole files that Open makes.
+// cache returns the folder of the whole files that Open creates.
 var cache = sync.OnceValues(func() (string, error) {
 	id, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -66,13 +63,13 @@ var cache = sync.OnceValues(func() (string, error) {
 	return filepath.Join(expandedFolder, strings.TrimSpace(string(id))), nil
 })
 
-// expanded returns where the whole file lies that Open makes of a delta.
+// expanded returns the path of the whole file that Open creates from a delta.
 func (f Folder) expanded(digest string) (string, error) {
 	dir, err := cache()
 	return filepath.Join(string(f), dir, digest+wholeSuffix), err
 }
 
-// wholes returns where a whole file may lie.
+// wholes returns the possible paths of a whole file.
 func (f Folder) wholes(digest string) ([]string, error) {
 	path, err := f.expanded(digest)
 	return []string{f.Path(digest), path}, err
@@ -80,7 +77,7 @@ func (f Folder) wholes(digest string) ([]string, error) {
 
 func (f Folder) delta(digest string) string { return filepath.Join(string(f), digest+deltaSuffix) }
 
-// Has reports whether an image is there, whole or as a delta.
+// Has reports whether an image exists, whole or as a delta.
 func (f Folder) Has(digest string) bool {
 	for _, path := range []string{f.Path(digest), f.delta(digest)} {
 		if _, err := os.Stat(path); err == nil {
@@ -90,14 +87,14 @@ func (f Folder) Has(digest string) bool {
 	return false
 }
 
-// Stored returns how many bytes of the disk an image needs for good: those of its
-// delta, or else of the whole file. NotFound when there is no such image.
+// Stored returns the permanent disk use of an image in bytes: of its delta, or else of
+// the whole file. NotFound for a missing image.
 func (f Folder) Stored(digest string) (int64, error) {
 	for _, path := range []string{f.delta(digest), f.Path(digest)} {
 		var st unix.Stat_t
 		switch err := unix.Stat(path, &st); {
 		case err == nil:
-			return st.Blocks * 512, nil // stat(2) counts so, whatever the file system's blocks are
+			return st.Blocks * 512, nil // stat(2) counts 512-byte units on all file systems
 		case !errors.Is(err, fs.ErrNotExist):
 			return 0, fmt.Errorf("look at an image: %w", err)
 		}
@@ -105,7 +102,7 @@ func (f Folder) Stored(digest string) (int64, error) {
 	return 0, noImage(digest)
 }
 
-// Size returns how many bytes the whole image has; NotFound when there is none.
+// Size returns the size of the whole image in bytes; NotFound for a missing image.
 func (f Folder) Size(digest string) (int64, error) {
 	head, err := readHeadAt(f.delta(digest))
 	if err == nil {
@@ -128,8 +125,8 @@ func noImage(digest string) error {
 	return sandbox.Errorf(sandbox.NotFound, "there is no image %s", digest)
 }
 
-// OpenWhole opens an image if its whole file is there, without a lock; NotFound
-// otherwise.
+// OpenWhole opens the whole file of an image, without a lock; NotFound if it does not
+// exist.
 func (f Folder) OpenWhole(digest string) (*os.File, error) {
 	paths, err := f.wholes(digest)
 	if err != nil {
@@ -144,9 +141,9 @@ func (f Folder) OpenWhole(digest string) (*os.File, error) {
 	return nil, noImage(digest)
 }
 
-// Open opens the whole file of an image with a shared lock, and makes it first when
-// only its delta is there. NotFound when there is no such image or it is being
-// removed; Exhausted when the disk has no room for it.
+// Open opens the whole file of an image with a shared lock, and first expands it if there
+// is only a delta. NotFound when the image is missing or being removed; Exhausted when
+// the disk is too full.
 func (f Folder) Open(ctx context.Context, digest string) (*os.File, error) {
 	for {
 		file, again, err := f.open(ctx, digest)
@@ -156,7 +153,7 @@ func (f Folder) Open(ctx context.Context, digest string) (*os.File, error) {
 	}
 }
 
-// open makes one try; again: the files have changed meanwhile.
+// open makes one attempt; again: the files changed meanwhile.
 func (f Folder) open(ctx context.Context, digest string) (_ *os.File, again bool, err error) {
 	d, err := os.Open(f.delta(digest))
 	switch {
@@ -172,7 +169,7 @@ func (f Folder) open(ctx context.Context, digest string) (_ *os.File, again bool
 	}
 	file, err := f.OpenWhole(digest)
 	if d != nil && errors.Is(err, sandbox.NotFound) {
-		if err = f.expandOnce(ctx, digest); err == nil { // and is not evicted while d is locked
+		if err = f.expandOnce(ctx, digest); err == nil { // cannot be evicted while d is locked
 			file, err = f.OpenWhole(digest)
 		}
 	}
@@ -187,11 +184,11 @@ func (f Folder) open(ctx context.Context, digest string) (_ *os.File, again bool
 	file.Close()
 	switch {
 	case err == nil:
-		return nil, true, nil // it was evicted before it was locked
+		return nil, true, nil // evicted before it was locked
 	case !errors.Is(err, unix.EWOULDBLOCK):
 		return nil, false, os.NewSyscallError("flock", err)
 	case d == nil && f.hasDelta(digest):
-		return nil, true, nil // since a moment ago
+		return nil, true, nil // the delta was just created
 	}
 	return nil, false, beingRemoved(digest)
 }
@@ -205,8 +202,8 @@ func beingRemoved(digest string) error {
 	return sandbox.Errorf(sandbox.NotFound, "the image %s is being removed", digest)
 }
 
-// await takes a shared lock of a delta. An eviction holds the exclusive one for a
-// moment; a removal holds it until it is over, and is not waited for.
+// await takes a shared lock of a delta. An eviction holds the exclusive lock only
+// briefly. A removal holds it to its end, so await gives up then.
 func (f Folder) await(ctx context.Context, d *os.File, digest string) error {
 	const patience, look = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); ; {
@@ -222,12 +219,12 @@ func (f Folder) await(ctx context.Context, d *os.File, digest string) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(look): // flock(2) knows no timeout
+		case <-time.After(look): // flock(2) has no timeout
 		}
 	}
 }
 
-// isAt reports whether an open file is the one at a path.
+// isAt reports whether an open file is the file at a path.
 func isAt(f *os.File, path string) bool {
 	mine, err := f.Stat()
 	if err != nil {
@@ -237,18 +234,19 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// touch tells Evict that a whole file is in use. Who may not, starts nothing from it.
+// touch records the use of a whole file for Evict. A process without the right to do so
+// starts nothing from the file.
 func (f Folder) touch(path, digest string) {
 	if f.hasDelta(digest) {
 		_ = os.Chtimes(path, time.Time{}, time.Now())
 	}
 }
 
-// expanding are the whole files that this process makes, by the path of their delta.
+// expanding deduplicates expansions in this process, by the path of the delta.
 var expanding singleflight.Group
 
-// expandOnce makes the whole file of a delta, once for all in this process who want it
-// now. It goes on when ctx ends: others may want it too.
+// expandOnce creates the whole file of a delta, once for concurrent callers in this
+// process. It continues after ctx ends, because other callers may wait.
 func (f Folder) expandOnce(ctx context.Context, digest string) error {
 	done := expanding.DoChan(f.delta(digest), func() (any, error) {
 		d, err := os.Open(f.delta(digest))
@@ -269,14 +267,14 @@ func (f Folder) expandOnce(ctx context.Context, digest string) error {
 	}
 }
 
-// expand makes the whole file of a delta. Of several processes that do so at once the
-// first one's file stays, as they are all equal.
+// expand creates the whole file of a delta. If several processes do so at once, the first
+// file stays; all are equal.
 func (f Folder) expand(ctx context.Context, d *os.File, digest string) error {
 	head, err := readHead(d)
 	if err != nil {
 		return fmt.Errorf("read the delta %s: %w", digest, err)
 	}
-	base, err := f.OpenWhole(head.Base) // no delta has a delta as its base
+	base, err := f.OpenWhole(head.Base) // a base is never a delta
 	if err != nil {
 		return fmt.Errorf("open the base of %s: %w", digest, err)
 	}
@@ -314,8 +312,8 @@ func (f Folder) expand(ctx context.Context, d *os.File, digest string) error {
 	return nil
 }
 
-// newTemp makes a file that is not whole yet, with a shared lock, by which Evict knows
-// that it was not left by a killed process.
+// newTemp creates an incomplete file with a shared lock, which tells Evict that its
+// process is alive.
 func (f Folder) newTemp() (*os.File, error) {
 	for {
 		file, err := os.CreateTemp(string(f), tempPattern)
@@ -325,7 +323,7 @@ func (f Folder) newTemp() (*os.File, error) {
 		if unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil && isAt(file, file.Name()) {
 			return file, nil
 		}
-		file.Close() // Evict was faster
+		file.Close() // Evict removed it first
 	}
 }
 
@@ -344,9 +342,8 @@ func (f Folder) full(bytes int64) error {
 	return sandbox.Errorf(sandbox.Exhausted, "the host disk has no room for an image of %d MiB: the operator of the server has to make some", bytes>>20)
 }
 
-// Claim takes an image for removal: until release is called nobody starts from it.
-// Conflict when somebody does already. An image that is not there has nothing to be
-// claimed.
+// Claim locks an image for removal: until release, nothing can start from it. Conflict
+// when it is in use. A missing image needs no lock.
 func (f Folder) Claim(digest string) (release func(), err error) {
 	var held []*os.File
 	release = func() {
@@ -371,8 +368,8 @@ func (f Folder) Claim(digest string) (release func(), err error) {
 	return release, nil
 }
 
-// lockAlone opens a file with an exclusive lock; nil when it is not there, Conflict
-// when others hold a lock.
+// lockAlone opens a file with an exclusive lock; nil when it is missing, Conflict when
+// another lock is held.
 func lockAlone(path string) (*os.File, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -392,13 +389,13 @@ func lockAlone(path string) (*os.File, error) {
 	return file, nil
 }
 
-// Remove removes an image that is claimed. One that is not there is no error.
+// Remove removes a claimed image. A missing image is no error.
 func (f Folder) Remove(digest string) error {
 	paths, err := f.wholes(digest)
 	if err != nil {
 		return err
 	}
-	for _, path := range append(paths, f.delta(digest)) { // a delta alone is an image, too
+	for _, path := range append(paths, f.delta(digest)) { // a delta alone is an image too
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove an image: %w", err)
 		}
@@ -406,8 +403,7 @@ func (f Folder) Remove(digest string) error {
 	return nil
 }
 
-// Base returns the base of an image that is a delta; empty for another one, and for one
-// that is not there.
+// Base returns the base of a delta image; empty for other or missing images.
 func (f Folder) Base(digest string) (string, error) {
 	head, err := readHeadAt(f.delta(digest))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -432,17 +428,17 @@ func (f Folder) Bases() (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if base != "" { // else it is gone
+		if base != "" { // otherwise it was removed
 			bases[digest] = base
 		}
 	}
 	return bases, nil
 }
 
-// Shrink writes the delta of a whole image to another one, which may be a delta
-// itself: the base is then the base of that. It reports whether there is a delta now:
-// one that would not be much smaller than the image is not written. While lock is held
-// no image is removed. Calls of Shrink come one after the other.
+// Shrink writes the delta of a whole image to another image. If that one is a delta
+// itself, its base is used. Shrink reports whether a delta exists now; it writes none
+// that would not be much smaller than the image. While lock is held no image is removed.
+// Calls of Shrink must not be concurrent.
 func (f Folder) Shrink(ctx context.Context, digest, from string, lock func() (release func(), err error)) (bool, error) {
 	if f.hasDelta(digest) {
 		return true, nil
@@ -453,7 +449,7 @@ func (f Folder) Shrink(ctx context.Context, digest, from string, lock func() (re
 	}
 	from = cmp.Or(bases[from], from)
 	if from == digest || slices.Contains(slices.Collect(maps.Values(bases)), digest) {
-		return false, nil // no delta has a delta as its base
+		return false, nil // a base is never a delta
 	}
 	base, err := f.OpenWhole(from)
 	if err != nil {
@@ -490,9 +486,9 @@ func (f Folder) Shrink(ctx context.Context, digest, from string, lock func() (re
 	return true, durable.Rename(out.Name(), f.delta(digest))
 }
 
-// Evict removes whole files whose image is there as a delta, that nobody has locked
-// and that nobody opened for a time, and what killed processes left. It returns how
-// many bytes the files had.
+// Evict removes whole files of delta images that are not locked and were not opened
+// within unused, and leftovers of killed processes. It returns the bytes of the evicted
+// files.
 func (f Folder) Evict(ctx context.Context, unused time.Duration) (freed int64, err error) {
 	left, err := filepath.Glob(filepath.Join(string(f), tempPattern))
 	if err != nil {
@@ -502,9 +498,9 @@ func (f Folder) Evict(ctx context.Context, unused time.Duration) (freed int64, e
 	for _, path := range left {
 		file, err := lockAlone(path)
 		if err != nil || file == nil {
-			continue // somebody writes it, or it is gone
+			continue // it is being written, or gone
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // its writer may have
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // its writer may have removed it
 			failed = append(failed, err)
 		}
 		file.Close()
@@ -532,7 +528,7 @@ func (f Folder) evict(digest string, unused time.Duration) (int64, error) {
 		return 0, err
 	}
 	defer release()
-	if !f.hasDelta(digest) { // it was removed meanwhile
+	if !f.hasDelta(digest) { // removed meanwhile
 		return 0, nil
 	}
 	paths, err := f.wholes(digest)
