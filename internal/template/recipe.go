@@ -21,31 +21,30 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
-// A Recipe says what a Template is made of. Only Source is required.
+// A Recipe describes the content of a Template. Only Source is required.
 type Recipe struct {
 	Source   Source   `json:"source"`
-	Packages []string `json:"packages,omitempty"` // of the distribution, added to its own
-	// NPM are packages of the npm registry, NAME or NAME@VERSION, that are installed for
-	// all users: of the newest version there when it is built, and with their scripts.
+	Packages []string `json:"packages,omitempty"` // of the distribution, in addition to its defaults
+	// NPM are packages of the npm registry, NAME or NAME@VERSION, installed for all
+	// users. Without VERSION the newest at build time is installed. Their scripts run.
 	NPM   []string          `json:"npm,omitempty"`
 	Files []File            `json:"files,omitempty"`
-	Env   map[string]string `json:"env,omitempty"`   // of Processes, over that of an image
+	Env   map[string]string `json:"env,omitempty"`   // of Processes; overrides an image's
 	Start string            `json:"start,omitempty"` // shell command that runs in every Sandbox from its Bind on
 	Ready string            `json:"ready,omitempty"` // shell command that succeeds once Start has come up
-	// Bare leaves an image as it is: the tools of base are not added to it, and
-	// no program of it runs while it is built. Archives and folders are always
-	// left so.
+	// Bare leaves an image unmodified: the tools of base are not added, and none of its
+	// programs runs during the build. Archives and folders are always left unmodified.
 	Bare    bool `json:"bare,omitempty"`
 	Private bool `json:"private,omitempty"` // hide it from other Tenants
-	// Whole says that the source is all that was in a Sandbox: nothing of it is
-	// tidied away.
+	// Whole means that the source is the complete content of a Sandbox: nothing is tidied
+	// away.
 	Whole    bool                     `json:"whole,omitempty"`
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
-	// Base is the version that the archive changes, see fillChanges; empty: the
-	// archive is all.
+	// Base is the version that the archive changes, see fillChanges; empty: the archive
+	// is complete.
 	Base string `json:"base,omitempty"`
-	// Upload is an archive of more files, put in after Files, and UploadHash what
-	// CheckUpload says of it; nil: there is none.
+	// Upload is an archive of more files, added after Files, and UploadHash its hash from
+	// CheckUpload; nil: none.
 	Upload     *os.File `json:"-"`
 	UploadHash string   `json:"upload_hash,omitempty"`
 
@@ -53,12 +52,12 @@ type Recipe struct {
 	Layer string `json:"-"`
 }
 
-// A File is put into a Template.
+// A File is a file to add to a Template.
 type File struct {
 	Path    string      `json:"path"` // absolute, or below /
 	Content []byte      `json:"content"`
 	Mode    fs.FileMode `json:"mode,omitempty"` // zero: 0644
-	User    bool        `json:"user,omitempty"` // it belongs to "user", not to root
+	User    bool        `json:"user,omitempty"` // "user" owns it, not root
 }
 
 // Bounds of a Recipe.
@@ -75,8 +74,7 @@ var (
 	npmPattern     = regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99}(@[a-z0-9][a-z0-9.+-]{0,49})?$`)
 )
 
-// Check returns Invalid or TooLarge, saying what to change, for a Recipe that
-// cannot be built.
+// Check returns Invalid or TooLarge, with a remedy, for a Recipe that cannot be built.
 func (r Recipe) Check() error {
 	if err := r.Source.check(); err != nil {
 		return err
@@ -120,7 +118,7 @@ func (r Recipe) Check() error {
 	return nil
 }
 
-// installs reports whether programs of the Template run while it is built.
+// installs reports whether programs of the Template run during the build.
 func (r Recipe) installs() bool {
 	switch r.Source.kind {
 	case kindDebian, kindBase:
@@ -152,7 +150,7 @@ func (r Recipe) checkFiles() error {
 	return nil
 }
 
-// checkPlace refuses paths that no Template has.
+// checkPlace rejects paths that a Template cannot provide.
 func checkPlace(name string) error {
 	for _, dir := range []string{"proc", "sys", "dev", "run", "tmp", ".cloud-sandbox"} {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
@@ -162,7 +160,7 @@ func checkPlace(name string) error {
 	return nil
 }
 
-// hash names what a Recipe adds to its Source; empty when it adds nothing.
+// hash returns a hash of the Recipe's additions to its Source; empty when there are none.
 func (r Recipe) hash() (string, error) {
 	plain := r
 	plain.Source, plain.Private = Source{}, false
@@ -174,7 +172,7 @@ func (r Recipe) hash() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// MarshalText makes a Source text in JSON.
+// MarshalText encodes a Source as text in JSON.
 func (s Source) MarshalText() ([]byte, error) {
 	if s == (Source{}) {
 		return nil, nil
@@ -182,13 +180,13 @@ func (s Source) MarshalText() ([]byte, error) {
 	return []byte(s.String()), nil
 }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the form of MarshalText.
 func (s *Source) UnmarshalText(text []byte) (err error) {
 	*s, err = ParseSource(string(text))
 	return err
 }
 
-// addFiles puts the Recipe's files and commands into the tree.
+// addFiles adds the Recipe's files and environment to the tree.
 func (b *build) addFiles(recipe Recipe) error {
 	if b.env == nil {
 		b.env = map[string]string{}
@@ -212,7 +210,7 @@ func (b *build) addFiles(recipe Recipe) error {
 	return nil
 }
 
-// writeRecipe leaves in the image what the Guest needs of the Recipe.
+// writeRecipe writes the part of the Recipe that the Guest needs into the image.
 func (b *build) writeRecipe() error {
 	body, err := json.Marshal(guest.Template{Env: b.env, Start: b.plan.recipe.Start, Ready: b.plan.recipe.Ready})
 	if err != nil {
@@ -221,7 +219,7 @@ func (b *build) writeRecipe() error {
 	return b.tree.write(strings.TrimPrefix(guest.TemplateFile, "/"), 0o644, string(body)+"\n")
 }
 
-// fillTar unpacks an archive, which may be compressed with gzip.
+// fillTar unpacks an archive, which may be compressed.
 func (b *build) fillTar(ctx context.Context) error {
 	f, err := os.Open(b.plan.asked.ref)
 	if err != nil {
@@ -232,8 +230,7 @@ func (b *build) fillTar(ctx context.Context) error {
 	return b.fillFrom(ctx, f)
 }
 
-// fillFrom unpacks an archive from r: a root filesystem, or an image that `docker
-// save` wrote.
+// fillFrom unpacks an archive from r: a root filesystem, or an image of `docker save`.
 func (b *build) fillFrom(ctx context.Context, r io.Reader) error {
 	if file, ok := r.(*os.File); ok && !b.plan.recipe.Whole {
 		image, err := savedImage(ctx, file)
@@ -263,7 +260,7 @@ func (b *build) fillFrom(ctx context.Context, r io.Reader) error {
 	return b.dateByFiles()
 }
 
-// fillFolder copies a folder, links as links.
+// fillFolder copies a folder. Links stay links.
 func (b *build) fillFolder(ctx context.Context) error {
 	b.source = b.plan.asked.String()
 	r, w := io.Pipe()
@@ -285,8 +282,8 @@ func unreadable(s Source, err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s cannot be read: %v", s, err)
 }
 
-// dateByFiles dates files of the build like the newest that was brought in, so
-// that equal trees stay equal.
+// dateByFiles dates the build's own files like the newest file of the source, so that
+// equal trees stay equal.
 func (b *build) dateByFiles() error {
 	now := time.Now()
 	newest := time.Time{}
@@ -313,7 +310,7 @@ func (b *build) dateByFiles() error {
 	return nil
 }
 
-// checkBare makes sure that a tree that is left as it is can run anything.
+// checkBare checks that an unmodified tree has a shell.
 func (b *build) checkBare() error {
 	if !b.tree.has("bin/sh", "usr/bin/sh") {
 		return sandbox.Errorf(sandbox.Invalid, "the template has no /bin/sh: is the root filesystem in another folder of the source?")
@@ -321,7 +318,7 @@ func (b *build) checkBare() error {
 	return nil
 }
 
-// ctxReader ends with its context.
+// ctxReader fails once its context has ended.
 type ctxReader struct {
 	ctx context.Context
 	io.Reader
@@ -334,7 +331,7 @@ func (r ctxReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// shellOf is the login shell of "user": bash, where there is one.
+// shellOf returns the login shell of "user": bash, if present.
 func (b *build) shellOf() string {
 	for _, shell := range []string{"/bin/bash", "/usr/bin/bash"} {
 		if b.tree.has(strings.TrimPrefix(path.Clean(shell), "/")) {

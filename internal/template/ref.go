@@ -19,20 +19,20 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A Ref names a version of a Template: by Tag, or by Digest when that is set.
+// A Ref names a version of a Template: by Digest if set, else by Tag.
 type Ref struct {
 	Owner  sandbox.TenantID // empty: the operator's
 	Name   string
-	Tag    string // empty with a Digest; else "latest" when none was said
+	Tag    string // empty with a Digest; default "latest"
 	Digest string
 }
 
-// Latest is the tag of a Ref that names none.
+// Latest is the default tag.
 const Latest = "latest"
 
 var tagPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`)
 
-// ParseRef reads NAME, NAME:TAG or NAME@DIGEST; another text is Invalid.
+// ParseRef parses NAME, NAME:TAG or NAME@DIGEST; Invalid otherwise.
 func ParseRef(owner sandbox.TenantID, text string) (Ref, error) {
 	r := Ref{Owner: owner}
 	var byDigest, byTag bool
@@ -53,7 +53,7 @@ func ParseRef(owner sandbox.TenantID, text string) (Ref, error) {
 	return r, nil
 }
 
-// String is the form that ParseRef reads, without the owner.
+// String returns the form for ParseRef, without the owner.
 func (r Ref) String() string {
 	switch {
 	case r.Digest != "":
@@ -64,11 +64,11 @@ func (r Ref) String() string {
 	return r.Name + ":" + r.Tag
 }
 
-// at is the Ref of one version.
+// at returns the Ref of a version.
 func (r Ref) at(digest string) Ref { return Ref{Owner: r.Owner, Name: r.Name, Digest: digest} }
 
-// space is the folder of an owner's refs. The operator's is as old as the Store;
-// a Tenant's is named by a hash, because a TenantID may hold anything.
+// space returns the folder of an owner's refs. A Tenant's is named by a hash, because a
+// TenantID may hold any characters.
 func (s *Store) space(owner sandbox.TenantID) string {
 	if owner == "" {
 		return s.path("refs")
@@ -79,7 +79,7 @@ func (s *Store) space(owner sandbox.TenantID) string {
 
 func (s *Store) refFile(r Ref) string { return filepath.Join(s.space(r.Owner), r.String()) }
 
-// key names a Template of whatever owner in folders that all share.
+// key returns a unique name for an owner's Template in folders that all owners share.
 func (s *Store) key(owner sandbox.TenantID, name string) string {
 	if owner == "" {
 		return name
@@ -87,14 +87,13 @@ func (s *Store) key(owner sandbox.TenantID, name string) string {
 	return filepath.Base(s.space(owner)) + "+" + name
 }
 
-// Listed is one Ref of a list and what it means.
+// Listed is a Ref and its Image.
 type Listed struct {
 	Ref
 	Image
 }
 
-// List returns the Templates of an owner by name and tag, versions without a tag
-// left out.
+// List returns the Templates of an owner by name and tag, without untagged versions.
 func (s *Store) List(owner sandbox.TenantID) ([]Listed, error) {
 	all, err := s.refs(owner)
 	if err != nil {
@@ -103,11 +102,11 @@ func (s *Store) List(owner sandbox.TenantID) ([]Listed, error) {
 	return slices.DeleteFunc(all, func(l Listed) bool { return l.Digest() != "" }), nil
 }
 
-// Digest is that of a Listed that is a version, empty for a tag's.
+// Digest returns the digest of a version's Ref, or "" for a tag.
 func (l Listed) Digest() string { return l.Ref.Digest }
 
-// Versions returns the versions of a Template, newest first; NotFound when there
-// is none.
+// Versions returns the versions of a Template, newest first; NotFound when there are
+// none.
 func (s *Store) Versions(owner sandbox.TenantID, name string) ([]Listed, error) {
 	all, err := s.refs(owner)
 	if err != nil {
@@ -121,8 +120,8 @@ func (s *Store) Versions(owner sandbox.TenantID, name string) ([]Listed, error) 
 	return all, nil
 }
 
-// VersionsOf returns the versions of the Template that a name was found to mean,
-// newest first; that one alone when it was built before there were versions.
+// VersionsOf returns the versions of found's Template, newest first. A Template that was
+// built before versions existed has only found.
 func (s *Store) VersionsOf(found Listed) ([]Listed, error) {
 	versions, err := s.Versions(found.Owner, found.Name)
 	if errors.Is(err, sandbox.NotFound) {
@@ -131,8 +130,8 @@ func (s *Store) VersionsOf(found Listed) ([]Listed, error) {
 	return versions, err
 }
 
-// refs reads every ref of an owner. One that is broken, or whose image is gone,
-// is left out.
+// refs returns all refs of an owner. Broken refs, and refs whose image is missing, are
+// skipped.
 func (s *Store) refs(owner sandbox.TenantID) ([]Listed, error) {
 	files, err := os.ReadDir(s.space(owner))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -158,11 +157,11 @@ func noTemplate(text string) *sandbox.Error {
 	return sandbox.Errorf(sandbox.NotFound, "no template %q", text)
 }
 
-// mostNamed is how many Templates an error names.
+// mostNamed bounds the Templates in an error.
 const mostNamed = 10
 
-// available is noTemplate with the names that would do: a Tenant's own, then those
-// of the operator that are not private.
+// available is noTemplate with the available names: the Tenant's own, then the operator's
+// that are not private.
 func (s *Store) available(tenant sandbox.TenantID, text string) *sandbox.Error {
 	var names []string
 	for _, owner := range slices.Compact([]sandbox.TenantID{tenant, ""}) {
@@ -185,11 +184,11 @@ func (s *Store) available(tenant sandbox.TenantID, text string) *sandbox.Error {
 	return sandbox.Errorf(sandbox.NotFound, "no template %q; available: %s", text, strings.Join(names, ", "))
 }
 
-// keptVersions is how many versions of a Template are kept without a tag.
+// keptVersions is how many of a Template's newest versions are kept even without a tag.
 const keptVersions = 5
 
-// publish lets r mean image, and makes image a version of the Template. Versions
-// beyond keptVersions that no tag means go, unless they are in use.
+// publish tags image as r, and records it as a version of the Template. Untagged versions
+// beyond the newest keptVersions are removed, unless they are in use.
 func (s *Store) publish(r Ref, image Image) error {
 	if err := s.makeSpace(r.Owner); err != nil {
 		return err
@@ -217,7 +216,7 @@ func (s *Store) publish(r Ref, image Image) error {
 		if i < keptVersions || tagged[v.Image.Digest] {
 			continue
 		}
-		// One that is in use, or may be, goes another time.
+		// A version that is, or may be, in use is removed later.
 		_, err := s.removeRefs([]Listed{v})
 		if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.Unavailable) {
 			return err
@@ -226,16 +225,16 @@ func (s *Store) publish(r Ref, image Image) error {
 	return nil
 }
 
-// Keep makes an image that is there, however it came, a version of an owner's
-// Template, so that it is listed and can be removed; one that has a name for that
-// owner already stays as it is. text is any text that names the Template. It returns
-// what Admit does; the image stays then, see Drop.
+// Keep records an existing image as a version of an owner's Template, so that it can be
+// listed and removed. Nothing changes if the owner's or the operator's Template of that
+// name has this version already. text is any text that names the Template. Keep returns
+// the errors of Admit; the image then stays without a name, see Drop.
 func (s *Store) Keep(q sandbox.Quota, owner sandbox.TenantID, text, digest string) error {
 	named, err := ParseRef(owner, text)
 	if err != nil {
 		return err
 	}
-	release, err := s.lockImages() // so that the image does not go meanwhile
+	release, err := s.lockImages() // keeps the image from being removed meanwhile
 	if err != nil {
 		return err
 	}
@@ -258,9 +257,9 @@ func (s *Store) Keep(q sandbox.Quota, owner sandbox.TenantID, text, digest strin
 	return s.writeRef(named.at(digest), Image{Digest: digest, CreatedAt: time.Now().UTC(), Source: "snapshot", Size: size})
 }
 
-// Tag lets tags of an owner's Template mean what text does, and returns that. It
-// returns NotFound when there is no such thing, and Invalid for a bad tag; then
-// nothing has changed.
+// Tag tags the image that text names with more tags of the same Template, and returns it.
+// It returns NotFound for a missing image, and Invalid for a bad tag; then nothing
+// changes.
 func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed, error) {
 	from, err := ParseRef(owner, text)
 	if err != nil {
@@ -274,7 +273,7 @@ func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed,
 		}
 		to = append(to, r)
 	}
-	release, err := s.lockImages() // so that the image does not go meanwhile
+	release, err := s.lockImages() // keeps the image from being removed meanwhile
 	if err != nil {
 		return Listed{}, err
 	}
@@ -299,7 +298,7 @@ func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed,
 // Defaults, Build and Layer of the version are those of as. It returns Conflict when
 // that image is not as.Digest, and the errors of Find.
 func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed, error) {
-	release, err := s.lockImages() // so that the image does not go meanwhile
+	release, err := s.lockImages() // keeps the image from being removed meanwhile
 	if err != nil {
 		return Listed{}, err
 	}
@@ -316,7 +315,7 @@ func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed
 		image.MadeAt = image.CreatedAt
 	}
 	image.CreatedAt, image.Defaults, image.Build, image.Layer = time.Now().UTC(), as.Defaults, as.Build, as.Layer
-	image.Inputs = "" // no build of this name made it
+	image.Inputs = "" // not made by a build of this name
 	return Listed{r, image}, s.publish(r, image)
 }
 
@@ -333,11 +332,10 @@ func (s *Store) makeSpace(owner sandbox.TenantID) error {
 	return nil
 }
 
-// Remove removes what text names: a tag, a version with the tags that mean it, or
-// with a bare name the whole Template, together with images that nothing names
-// then. It returns what was removed; NotFound when there is no such thing, and
-// Conflict, with nothing removed, when Boots run from an image that would go, or
-// Snapshots stand on it. freed is the bytes that the disk got back.
+// Remove removes what text names: a tag, a version with its tags, or with a bare name the
+// whole Template. It also removes images that then have no name. It returns the removed
+// refs; NotFound if there are none. If Boots run from such an image or Snapshots need it,
+// it returns Conflict and removes nothing. freed is the freed disk space in bytes.
 func (s *Store) Remove(owner sandbox.TenantID, text string) (removed []Ref, freed int64, err error) {
 	r, err := ParseRef(owner, text)
 	if err != nil {
@@ -379,10 +377,10 @@ func (s *Store) Remove(owner sandbox.TenantID, text string) (removed []Ref, free
 	return removed, freed, nil
 }
 
-// removeRefs removes refs, and the images that none is left for, whose bytes it
-// returns. On error nothing is removed: Conflict when Boots run from one of those or
-// Snapshots stand on it, Unavailable when that cannot be found out. The images are
-// locked.
+// removeRefs removes refs, and the images without other refs, and returns the freed
+// bytes. It checks the images first and removes nothing on these errors: Conflict when
+// Boots run from one or Snapshots need it, Unavailable when the lookup fails. The images
+// are locked.
 func (s *Store) removeRefs(gone []Listed) (freed int64, err error) {
 	orphans, err := s.orphans(gone)
 	if err != nil {
@@ -393,7 +391,7 @@ func (s *Store) removeRefs(gone []Listed) (freed int64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		defer release() // no Boot starts from it before it is gone
+		defer release() // no Boot starts from it before it is removed
 	}
 	for _, l := range gone {
 		if err := os.Remove(s.refFile(l.Ref)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -403,9 +401,8 @@ func (s *Store) removeRefs(gone []Listed) (freed int64, err error) {
 	return s.removeImages(orphans)
 }
 
-// removeImages removes images that no ref names and that are claimed, and returns the
-// bytes that they took. One that deltas need stays until the last of them goes, which
-// takes it along.
+// removeImages removes claimed images without refs, and returns the freed bytes. An image
+// that is the base of deltas stays, and is removed with the last of them.
 func (s *Store) removeImages(orphans []Listed) (freed int64, err error) {
 	if len(orphans) == 0 {
 		return 0, nil
@@ -415,7 +412,7 @@ func (s *Store) removeImages(orphans []Listed) (freed int64, err error) {
 		return 0, err
 	}
 	needed := func(digest string) bool { return slices.Contains(slices.Collect(maps.Values(bases)), digest) }
-	var left []string // bases of what goes
+	var left []string // bases of the removed images
 	for _, l := range orphans {
 		if base, ok := bases[l.Image.Digest]; ok {
 			delete(bases, l.Image.Digest)
@@ -449,8 +446,8 @@ func (s *Store) removeImages(orphans []Listed) (freed int64, err error) {
 	return freed, nil
 }
 
-// removeBase removes an image that was only kept as a base. One that is in use, as by
-// a Snapshot that came with it, stays.
+// removeBase removes an image that was only kept as a base. It stays if it is in use, for
+// example by a Snapshot that came with it.
 func (s *Store) removeBase(digest string) (freed int64, err error) {
 	release, err := s.unused(Listed{Image: Image{Digest: digest}})
 	if errors.Is(err, sandbox.Conflict) || errors.Is(err, sandbox.Unavailable) {
@@ -463,7 +460,7 @@ func (s *Store) removeBase(digest string) (freed int64, err error) {
 	return s.removeImage(digest)
 }
 
-// removeImage removes an image that is claimed, and returns the bytes that it took.
+// removeImage removes a claimed image, and returns the freed bytes.
 func (s *Store) removeImage(digest string) (int64, error) {
 	stored, err := s.stored(digest)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -498,14 +495,14 @@ func (s *Store) orphans(gone []Listed) ([]Listed, error) {
 	return orphans, nil
 }
 
-// digestsNamed are those that any ref of any owner names, but for some files.
+// digestsNamed returns the digests in all refs of all owners, except in the files of but.
 func (s *Store) digestsNamed(but map[string]bool) (map[string]bool, error) {
 	named := map[string]bool{}
 	err := s.eachRef(but, func(i Image) { named[i.Digest] = true })
-	return named, err // better too many images than one too few
+	return named, err // on an error, no image is removed
 }
 
-// eachRef calls each with what the refs of all owners hold, but for some files.
+// eachRef calls each with the Image of every ref of all owners, except the files of but.
 func (s *Store) eachRef(but map[string]bool, each func(Image)) error {
 	files, err := filepath.Glob(s.path("tenants", "*", "*"))
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
-// Bounds of an archive that `docker save` wrote.
+// Bounds of a `docker save` archive.
 const (
 	maxSavedEntries  = 10_000
 	maxSavedManifest = 1 << 20 // bytes; of the image's config too
 	savedManifest    = "manifest.json"
 )
 
-// savedEntry matches what `docker save`, `podman save` and `crane save` write, by all
-// versions.
+// savedEntry matches the entries of all versions of `docker save`, `podman save` and
+// `crane save`.
 var savedEntry = regexp.MustCompile(`^(manifest\.json|repositories|index\.json|oci-layout|blobs(/sha256(/[0-9a-f]{64})?)?|(sha256:)?[0-9a-f]{64}(\.json|\.tar(\.gz)?|/(VERSION|json|layer\.tar))?)$`)
 
-// savedImage returns the image that an archive holds if `docker save` wrote it, and
-// nil for another archive. Several images, and one that is damaged, are Invalid.
+// savedImage returns the image of a `docker save` archive, and nil for another archive.
+// An archive of several images, or a damaged one, is Invalid.
 func savedImage(ctx context.Context, file *os.File) (v1.Image, error) {
 	open := func() (io.ReadCloser, error) {
 		info, err := file.Stat()
@@ -57,9 +57,9 @@ func savedImage(ctx context.Context, file *os.File) (v1.Image, error) {
 	return image, nil
 }
 
-// checkSaved reads an archive up to the first entry that `docker save` never
-// writes. It reports whether there is no such entry but a manifest, and returns
-// Invalid where that or the config is too large for its reader's memory.
+// checkSaved reads an archive up to the first entry that `docker save` never writes. It
+// reports whether there is no such entry and there is a manifest. It returns Invalid when
+// the manifest or the config is too large to hold in memory.
 func checkSaved(archive *tar.Reader) (bool, error) {
 	var manifest []struct{ Config string }
 	found, sizes := false, map[string]int64{} // of files, without links
@@ -73,7 +73,7 @@ func checkSaved(archive *tar.Reader) (bool, error) {
 			name = path.Clean(h.Name)
 		}
 		if err != nil || n > maxSavedEntries || !savedEntry.MatchString(name) {
-			return false, nil // what is wrong with it, who unpacks it says
+			return false, nil // unpacking reports the error
 		}
 		if h.Typeflag == tar.TypeReg {
 			sizes[name] = h.Size
@@ -105,7 +105,7 @@ func badSaved(err error) error {
 	return e.WithCause(err)
 }
 
-// unpackSaved brings in an image of `docker save`, as it is, with its environment.
+// unpackSaved unpacks an image of `docker save` unmodified, with its environment.
 func (b *build) unpackSaved(ctx context.Context, image v1.Image) error {
 	config, err := image.ConfigFile()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Source says what a Template is made of. The zero Source is none.
+// Source identifies the source of a Template. The zero Source is none.
 type Source struct{ kind, ref string }
 
 const (
@@ -21,37 +21,36 @@ const (
 	kindDir    = "dir"
 )
 
-// baseName is the Template that every server starts from.
+// baseName is the Template that every server has from the start.
 const baseName = "base"
 
-// OCI is the image of a registry, for example python:3.11-slim. It must be of
-// a Debian-like system, because tools are added with apt.
+// OCI is an image of a registry, for example python:3.11-slim. It must be of a
+// Debian-like system, because tools are added with apt.
 func OCI(ref string) Source { return Source{kindOCI, ref} }
 
-// Debian is made of the packages of a suite, for example bookworm. The empty
-// suite is the host's own if the host is Debian or Ubuntu, and bookworm
-// otherwise.
+// Debian is built from the packages of a suite, for example bookworm. The empty suite is
+// the host's own if the host is Debian or Ubuntu, and bookworm otherwise.
 func Debian(suite string) Source { return Source{kindDebian, suite} }
 
-// Tar is the root filesystem in an archive of this machine, or the image in one that
-// `docker save` wrote, plain or compressed with gzip or zstd. The path is absolute.
+// Tar is a root filesystem in an archive on this machine, or the image in a `docker save`
+// archive, uncompressed or compressed with gzip or zstd. The path is absolute.
 func Tar(file string) Source { return Source{kindTar, file} }
 
-// Dir is the root filesystem in a folder of this machine. The path is absolute.
+// Dir is a root filesystem in a folder of this machine. The path is absolute.
 func Dir(folder string) Source { return Source{kindDir, folder} }
 
-// Local reports whether the Source is a path of this machine, which only its
-// operator may name.
+// Local reports whether the Source is a path on this machine, which only the operator may
+// use.
 func (s Source) Local() bool { return s.kind == kindTar || s.kind == kindDir }
 
-// Base is the image ref where its registry answers and Debian("") where none
-// does: what the Template "base" is made of.
+// Base is the image ref if its registry answers, and Debian("") otherwise. It is the
+// source of the Template "base".
 func Base(ref string) Source { return Source{kindBase, ref} }
 
-// String is the form that ParseSource reads.
+// String returns the form for ParseSource.
 func (s Source) String() string { return s.kind + ":" + s.ref }
 
-// shown is a Source for people. Where an archive lies that was sent is nobody's concern.
+// shown returns a Source for display, without the path of an uploaded archive.
 func (s Source) shown() string {
 	switch s.kind {
 	case kindTar:
@@ -66,11 +65,11 @@ func (s Source) shown() string {
 
 var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// sources says what ParseSource reads.
+// sources lists the forms for ParseSource.
 const sources = "oci:REF, debian:SUITE, tar:FILE, dir:FOLDER or base:REF"
 
-// ParseSource reads oci:REF, debian:SUITE, debian:, tar:FILE, dir:FOLDER and
-// base:REF; another text is Invalid.
+// ParseSource parses oci:REF, debian:SUITE, debian:, tar:FILE, dir:FOLDER and base:REF;
+// Invalid otherwise.
 func ParseSource(text string) (Source, error) {
 	kind, ref, found := strings.Cut(text, ":")
 	s := Source{kind, ref}

@@ -1,4 +1,4 @@
-// Package room bounds what clients send to be kept on the disk that is all Sandboxes'.
+// Package room bounds uploads to the disk that all Sandboxes share.
 package room
 
 import (
@@ -13,17 +13,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Bounds are those of what a client sends into a file.
+// Bounds limit an upload into a file.
 type Bounds struct {
-	What  string // that is sent, as "an archive"
-	Most  int64  // bytes that it may have
-	Leave int64  // bytes of the disk that must stay free
+	What  string // the upload in errors, such as "an archive"
+	Most  int64  // maximum size in bytes
+	Leave int64  // bytes of disk that must stay free
 }
 
-// LookEvery is how many bytes are written before the disk is looked at again.
+// LookEvery is how many bytes are written between checks of the disk.
 const LookEvery = 16 << 20
 
-// Check returns Exhausted when the disk that f is on has no room for more.
+// Check returns Exhausted when the disk of f is too full.
 func (b Bounds) Check(f *os.File) error {
 	var disk unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
@@ -35,8 +35,8 @@ func (b Bounds) Check(f *os.File) error {
 	return nil
 }
 
-// Receive copies what a client sends into f. It is TooLarge beyond Most, and Exhausted
-// when the disk becomes full.
+// Receive copies an upload into f. It returns TooLarge beyond Most, and Exhausted when
+// the disk becomes too full.
 func (b Bounds) Receive(ctx context.Context, f *os.File, sent io.Reader) error {
 	for total := int64(0); ; {
 		if err := b.Check(f); err != nil {

@@ -1,6 +1,5 @@
-// Package standin compares the root filesystem that is to stand in for an image
-// with what the image's name says: its distribution, and the versions of that, of
-// Python and of Node.js.
+// Package standin compares a root filesystem, which is to replace an image, with the
+// image's name: the distribution, its version, and the versions of Python and Node.js.
 package standin
 
 import (
@@ -9,7 +8,7 @@ import (
 	"strings"
 )
 
-// System is what a root filesystem holds. An empty field is not known.
+// System describes a root filesystem. An empty field is unknown.
 type System struct {
 	Distribution string // ID of /etc/os-release: "debian"
 	Version      string // VERSION_ID: "12"
@@ -18,24 +17,24 @@ type System struct {
 	Node         string // "22.20.0", or None
 }
 
-// None is the version of a language that is not there.
+// None is the version of a missing language.
 const None = "none"
 
-// distributions are images that are named by a distribution, with its ID.
+// distributions maps the names of distribution images to their distribution IDs.
 var distributions = map[string]string{
 	"debian": "debian", "ubuntu": "ubuntu", "alpine": "alpine", "fedora": "fedora", "archlinux": "arch", "centos": "centos",
 	"rockylinux": "rocky", "almalinux": "almalinux", "amazonlinux": "amzn", "opensuse": "opensuse-leap", "leap": "opensuse-leap",
 }
 
-// codenames are the releases that tags name by a word, with their distribution.
+// codenames maps release codenames in tags to their distribution.
 var codenames = map[string]string{
 	"buster": "debian", "bullseye": "debian", "bookworm": "debian", "trixie": "debian", "forky": "debian", "sid": "debian", "unstable": "debian",
 	"bionic": "ubuntu", "focal": "ubuntu", "jammy": "ubuntu", "noble": "ubuntu", "oracular": "ubuntu", "plucky": "ubuntu", "questing": "ubuntu", "resolute": "ubuntu",
 }
 
-// Difference says how a System differs from what the name of an image promises,
-// or returns "". What the name does not say is no difference, nor is a version
-// beyond its second number.
+// Difference describes how a System differs from an image's name, or returns "". It
+// ignores properties that the name does not mention, and version numbers after the
+// second.
 func Difference(image string, s System) string {
 	name, _, _ := strings.Cut(image, "@")
 	name = name[strings.LastIndex(name, "/")+1:]
@@ -77,11 +76,11 @@ func Difference(image string, s System) string {
 	return strings.Join(differences, "; ")
 }
 
-// isName reports whether a tag's word is no number: "slim", "latest".
+// isName reports whether a tag's word does not begin with a digit: "slim", "latest".
 func isName(word string) bool { return word == "" || word[0] < '0' || word[0] > '9' }
 
-// sameVersion compares the numbers that both versions have, up to the second. A
-// wanted version that is no number is any.
+// sameVersion compares the numbers that both versions have, up to the second. A wanted
+// version without a number matches any.
 func sameVersion(wanted, found string) bool {
 	if isName(wanted) || found == "" {
 		return true
@@ -92,12 +91,12 @@ func sameVersion(wanted, found string) bool {
 	return slices.Equal(a[:n], b[:n])
 }
 
-// Script prints, in a root filesystem, what ParseReport reads.
+// Script prints a report for ParseReport when run in a root filesystem.
 const Script = `cat /etc/os-release 2>/dev/null
 python3 --version 2>/dev/null || echo Python none
 echo Node.js "$(node --version 2>/dev/null || echo none)"`
 
-// ParseReport reads what Script printed, or a file os-release.
+// ParseReport parses the output of Script, or an os-release file.
 func ParseReport(text string) (s System) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

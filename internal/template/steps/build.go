@@ -14,10 +14,10 @@ const (
 	maxLines = 20_000
 )
 
-// Level is how much a Line matters.
+// Level is the severity of a Line.
 type Level string
 
-// The levels, from the least.
+// The levels, in ascending order.
 const (
 	Info  Level = "info"
 	Warn  Level = "warn"
@@ -32,12 +32,12 @@ type Line struct {
 	Step  string // as in a Failure
 }
 
-// build is one build in this process.
+// build is one build of this process.
 type build struct {
 	done chan struct{} // closed when it has ended
 
 	mu      sync.Mutex
-	changed chan struct{} // closed, and made anew, with every line and at the end
+	changed chan struct{} // closed and replaced with every line and at the end
 	record  Build         // its ID, Tenant and Draft never change
 	lines   []Line
 	size    int
@@ -55,7 +55,7 @@ func (b *build) snapshot() Build {
 	return b.record
 }
 
-// view is the record and the log; lines are only ever added.
+// view returns the record and the log; lines are append-only.
 func (b *build) view() (Build, []Line) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,20 +68,20 @@ func (b *build) begin(stop context.CancelCauseFunc, source string) {
 	b.record.State, b.record.Source, b.stop = Building, source, stop
 }
 
-// made takes what came out.
+// made records the result.
 func (b *build) made(version string, size int64, cached bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record.Version, b.record.SizeBytes, b.record.Cached = version, size, cached
 }
 
-// tell wakes those who follow the log. build.mu is held.
+// tell wakes the followers of the log. build.mu is held.
 func (b *build) tell() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// cancel reports whether there was something to end.
+// cancel cancels a running build, and reports whether it was running.
 func (b *build) cancel() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,8 +92,8 @@ func (b *build) cancel() bool {
 	return true
 }
 
-// over is the record and the log of a build that has just ended, of which nobody
-// has been told yet; f is nil for one that succeeded.
+// over returns the final record and the log of a build that has just ended, before it is
+// visible to clients; f is nil if it succeeded.
 func (b *build) over(f *Failure) (Build, []Line) {
 	record, lines := b.view()
 	record.State, record.EndedAt, record.Failure = Ready, time.Now().UTC(), f
@@ -103,11 +103,11 @@ func (b *build) over(f *Failure) (Build, []Line) {
 	return record, lines
 }
 
-// end is called once.
+// end makes the final record visible. It is called once.
 func (b *build) end(over Build) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.record.State, b.record.EndedAt, b.record.Failure = over.State, over.EndedAt, over.Failure // the rest is read without the lock
+	b.record.State, b.record.EndedAt, b.record.Failure = over.State, over.EndedAt, over.Failure // the other fields are read without the lock
 	b.tell()
 	close(b.done)
 }
@@ -134,8 +134,7 @@ func (b *build) print(level Level, step, text string) {
 	b.lines = append(b.lines, Line{time.Now().UTC(), level, strings.ToValidUTF8(text, "\uFFFD"), step})
 }
 
-// stream makes lines of one stream of output. Its end may lack a newline: see
-// flush.
+// stream splits one stream of output into lines. The last may lack a newline: see flush.
 type stream struct {
 	level   Level
 	print   func(Level, string)

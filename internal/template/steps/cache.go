@@ -15,10 +15,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// layers names the states after each of the steps that begin with a Template: the
-// first is that of its image, and of who is there and where. A state has the same
-// name when the same was done to the same. Files that are put in at the end are in
-// the last name.
+// layers returns the name of the state after each step; the first is of the Template
+// from, with its user and folder. States have equal names if the same steps were applied
+// to the same image. The last name covers the files added at the end.
 func (r *Recipe) layers(from sandbox.Template) []string {
 	user, cwd := r.placeOf(from)
 	names := []string{nameOf("", from.Version, user, cwd)}
@@ -31,7 +30,7 @@ func (r *Recipe) layers(from sandbox.Template) []string {
 	return names
 }
 
-// added names what is put in at the end.
+// added returns the hashes of the files added at the end.
 func (r *Recipe) added() (parts []string) {
 	for _, f := range r.Files {
 		sum := sha256.Sum256(f.Content)
@@ -44,13 +43,12 @@ func (r *Recipe) added() (parts []string) {
 }
 
 func nameOf(before, kind string, parts ...string) string {
-	body, _ := json.Marshal([]any{before, kind, parts}) // strings alone: it cannot fail
+	body, _ := json.Marshal([]any{before, kind, parts}) // strings cannot fail to encode
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
 }
 
-// reusable is how many of the steps need not be carried out if what they make is
-// there.
+// reusable returns how many steps may be skipped if their result exists.
 func (r *Recipe) reusable() int {
 	if r.Force {
 		return 0
@@ -61,8 +59,8 @@ func (r *Recipe) reusable() int {
 	return len(r.Steps)
 }
 
-// least is after how many steps there may be something to find that is not what
-// they begin with: after none only where there are none, and that is not forced.
+// least returns the smallest number of steps whose result may be looked up. It is 0 only
+// without steps and without Force.
 func (r *Recipe) least() int {
 	if len(r.Steps) == 0 && !r.Force {
 		return 0
@@ -70,8 +68,8 @@ func (r *Recipe) least() int {
 	return 1
 }
 
-// takeUp finds what most of the steps have made before, and lets r go on from
-// there: a version of a Template of the Tenant, or else a layer.
+// takeUp finds the existing result of the most steps, and makes r continue from it: a
+// version of a Template of the Tenant, or else a layer.
 func (r *run) takeUp(ctx context.Context) error {
 	r.layers = r.recipe.layers(r.origin)
 	known, err := r.known(ctx)
@@ -98,8 +96,8 @@ func (r *run) takeUp(ctx context.Context) error {
 	return nil
 }
 
-// takeUpLayer lets r go on from what the first n steps left. False when the
-// version of a Template that it stands on is gone.
+// takeUpLayer makes r continue from the layer of the first n steps. It returns false when
+// the layer's Template version is missing or has another start command.
 func (r *run) takeUpLayer(ctx context.Context, s sandbox.Snapshot, n int) (bool, error) {
 	name, _, _ := strings.Cut(s.Template, "@")
 	name, _, _ = strings.Cut(name, ":")
@@ -121,14 +119,15 @@ func (r *run) takeUpLayer(ctx context.Context, s sandbox.Snapshot, n int) (bool,
 	return true, nil
 }
 
-// cached says which steps are not carried out.
+// cached logs the skipped steps.
 func (r *run) cached() {
 	for i, s := range r.recipe.Steps[:r.skip] {
 		r.say(fmt.Sprintf("CACHED [builder %d/%d] %s", i+1, len(r.recipe.Steps), s))
 	}
 }
 
-// keptLayers are the Tenant's layers that the Sandbox of r can start from, newest first.
+// keptLayers returns the Tenant's layers that the Sandbox of r can start from, newest
+// first.
 func (r *run) keptLayers(ctx context.Context) (all []sandbox.Snapshot, err error) {
 	wanted := r.shape()
 	for query := (sandbox.SnapshotQuery{Layers: true, Kept: true}); ; {
@@ -147,7 +146,7 @@ func (r *run) keptLayers(ctx context.Context) (all []sandbox.Snapshot, err error
 	}
 }
 
-// forgo gives up a layer that no Sandbox starts from, and finds another beginning.
+// forgo deletes a layer that no Sandbox can start from, and finds another start.
 func (r *run) forgo(ctx context.Context) error {
 	if _, err := r.cfg.Sandboxes.DeleteSnapshot(ctx, r.b.record.Tenant, r.layer.ID); err != nil && !errors.Is(err, sandbox.NotFound) && !errors.Is(err, sandbox.Conflict) {
 		return err
@@ -156,12 +155,12 @@ func (r *run) forgo(ctx context.Context) error {
 	return r.settleOn(ctx)
 }
 
-// costly is how long keeping a layer may take whatever the steps took.
+// costly is how long saving a layer may take regardless of the duration of the steps.
 const costly = time.Second
 
-// keepLayer keeps what the first n steps left, so that another build can go on from
-// there. Steps that only say what holds for others are done again, and so are
-// those that take less time than keeping what they do. A build goes on without.
+// keepLayer saves the state after the first n steps, so that later builds can continue
+// from it. It skips steps that only affect other steps, and steps that take less time
+// than saving their result. A failure does not fail the build.
 func (r *run) keepLayer(ctx context.Context, n int) {
 	last := n == len(r.recipe.Steps)
 	switch r.recipe.Steps[n-1].Type {
@@ -170,7 +169,7 @@ func (r *run) keepLayer(ctx context.Context, n int) {
 		return
 	}
 	switch began := time.Since(r.keptAt); {
-	case r.keepsNone, last && r.recipe.Start == "": // the version that is made is as good
+	case r.keepsNone, last && r.recipe.Start == "": // the final version serves as well
 		return
 	case r.keepTook > costly && began < r.keepTook && !last && !r.recipe.Steps[n].Force:
 		return
@@ -184,9 +183,9 @@ func (r *run) keepLayer(ctx context.Context, n int) {
 	r.keepTook = r.keptAt.Sub(began)
 }
 
-// goOnFrom lets r go on from a version that the first n steps made, if there is one:
-// what is asked for, or else one that may be gone on from. What another starts would
-// run, and leave something.
+// goOnFrom makes r continue from a version that the first n steps made, if there is one:
+// preferably the requested result, else one with the same start command. Another start
+// command would run and leave changes.
 func (r *run) goOnFrom(n int, known []sandbox.Template) bool {
 	isResult := func(t sandbox.Template) bool {
 		return t.Layer == r.layers[n] && n == len(r.recipe.Steps) && r.isResult(t)
@@ -203,22 +202,22 @@ func (r *run) goOnFrom(n int, known []sandbox.Template) bool {
 	return false
 }
 
-// isResult reports whether the image of a version that all steps made is what is
-// asked for. What the version is called, and what its Sandboxes have, is not in it.
+// isResult reports whether a version that all steps made has the requested start and
+// ready commands. The version's name and Defaults are not part of the image.
 func (r *run) isResult(t sandbox.Template) bool {
-	at := *r // commands depend on where the steps led
+	at := *r // commands depend on the user and folder
 	at.user, at.cwd = r.recipe.placeOf(t)
 	start, ready := at.commands()
 	return t.Start == start && t.Ready == ready
 }
 
-// done reports whether the version that r begins with is what is asked for.
+// done reports whether the base version of r is the requested result.
 func (r *run) done() bool {
 	return !r.recipe.Force && r.skip == len(r.recipe.Steps) && r.layer.ID == "" && r.isResult(r.base)
 }
 
-// known are the Tenant's own versions that a build may go on from: all that have
-// a tag, and those of the same Template that have none any more.
+// known returns the Tenant's own versions that a build may continue from: all tagged
+// ones, and untagged ones of the same Template.
 func (r *run) known(ctx context.Context) ([]sandbox.Template, error) {
 	tenant := r.b.record.Tenant
 	all, err := r.cfg.Templates.List(ctx, tenant)
@@ -231,8 +230,8 @@ func (r *run) known(ctx context.Context) ([]sandbox.Template, error) {
 		return all, nil
 	}
 	_, versions, err := r.cfg.Templates.Versions(ctx, tenant, all[i].Name+":"+all[i].Tag)
-	if errors.Is(err, sandbox.NotFound) { // it was removed just now
+	if errors.Is(err, sandbox.NotFound) { // it was just removed
 		err = nil
 	}
-	return append(all, versions...), err // what has a tag has come up, and is found first
+	return append(all, versions...), err // tagged versions come first: they are known to come up
 }

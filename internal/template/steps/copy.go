@@ -18,7 +18,7 @@ var (
 	modePattern  = regexp.MustCompile(`^[0-7]{3,4}$`)
 )
 
-// checkCopy says what is wrong with a COPY.
+// checkCopy returns an error for an invalid COPY.
 func (s Step) checkCopy() error {
 	switch {
 	case !ValidHash(s.Files):
@@ -35,7 +35,7 @@ func (s Step) checkCopy() error {
 	return nil
 }
 
-// arg is an argument, or empty.
+// arg returns an argument, or "".
 func (s Step) arg(i int) string {
 	if i < len(s.Args) {
 		return s.Args[i]
@@ -43,12 +43,12 @@ func (s Step) arg(i int) string {
 	return ""
 }
 
-// sent is where an upload lies in the Sandbox until it is unpacked.
+// sent is the path of an upload in the Sandbox until it is unpacked.
 const sent = "/var/tmp/.template-files"
 
-// unpack puts what "$2" names in the archive "$1" to "$3", for the owner "$4" and
-// with the mode "$5", if there is one. A folder's content goes into the folder
-// "$3", a file becomes "$3", or goes into it.
+// unpack copies "$2" of the archive "$1" to "$3", with the owner "$4" and the mode "$5"
+// if set. A folder's content goes into the folder "$3"; a file becomes "$3", or goes into
+// it.
 const unpack = `archive=$1 src=$2 dest=$3 owner=$4 mode=$5
 tmp=$(mktemp -d /var/tmp/.template-XXXXXX) || exit
 trap 'rm -rf -- "$tmp" "$archive"' EXIT
@@ -81,7 +81,7 @@ for each in "${all[@]}"; do
 	fi
 done`
 
-// copyFiles carries out a COPY.
+// copyFiles executes a COPY.
 func (r *run) copyFiles(ctx context.Context, s Step) error {
 	f, err := r.uploads().open(r.b.record.Tenant, s.Files)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,7 +108,7 @@ func (r *run) copyFiles(ctx context.Context, s Step) error {
 	}
 	owner := cmp.Or(s.arg(2), r.user)
 	if !strings.Contains(owner, ":") {
-		owner += ":" // and the group that it has
+		owner += ":" // and the owner's group
 	}
 	return r.exec(ctx, "COPY", "root", "/", []string{"/bin/bash", "-c", unpack, "bash", sent, path.Clean(s.Args[0]), dest, owner, s.arg(3)})
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/room"
 )
 
-// buildContext is the build context of one Dockerfile. nil is none.
+// buildContext is the build context of one Dockerfile; nil: none.
 type buildContext struct {
 	*dockerfile.Context
-	file    *os.File // without a name: it ends with this process
+	file    *os.File // unlinked: it ends with this process
 	release func()
 }
 
-// close is called once.
+// close must be called once.
 func (c *buildContext) close() {
 	if c != nil {
 		c.file.Close()
@@ -33,8 +33,8 @@ func (c *buildContext) close() {
 	}
 }
 
-// takeContext keeps a build context that is sent: an archive, perhaps compressed. A
-// Tenant may have as many as builds may run.
+// takeContext stores an uploaded build context: an archive, perhaps compressed. A Tenant
+// may have at most maxGoing at a time.
 func (s *Service) takeContext(ctx context.Context, tenant sandbox.TenantID, archive io.Reader) (*buildContext, error) {
 	if s.cfg.Uploads == "" {
 		return nil, sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates: leave out the build context, and COPY")
@@ -59,15 +59,15 @@ func (s *Service) takeContext(ctx context.Context, tenant sandbox.TenantID, arch
 	return c, nil
 }
 
-// upload is an archive of files that was sent with a build.
+// upload is an archive of files uploaded with a build.
 type upload struct {
-	file    *os.File // without a name
+	file    *os.File // unlinked
 	size    int64
 	hash    string
 	release func()
 }
 
-// takeUpload keeps files that are sent with a build until it needs them.
+// takeUpload stores uploaded files until their build needs them.
 func (s *Service) takeUpload(ctx context.Context, tenant sandbox.TenantID, archive io.Reader) (*upload, error) {
 	if s.cfg.Uploads == "" {
 		return nil, sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates: leave them out")
@@ -93,7 +93,7 @@ func (s *Service) takeUpload(ctx context.Context, tenant sandbox.TenantID, archi
 	return u, nil
 }
 
-// close is called once.
+// close must be called once.
 func (u *upload) close() {
 	if u != nil {
 		u.file.Close()
@@ -101,13 +101,13 @@ func (u *upload) close() {
 	}
 }
 
-// close lets go of what was sent for r.
+// close releases the uploads of r.
 func (r *Recipe) close() {
 	r.Context.close()
 	r.Upload.close()
 }
 
-// mayTake counts a context of a Tenant until release is called.
+// mayTake counts an upload of a Tenant until release is called.
 func (s *Service) mayTake(tenant sandbox.TenantID) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Service) mayTake(tenant sandbox.TenantID) (release func(), err error) {
 	}, nil
 }
 
-// ended reads until its context ends.
+// ended fails once its context has ended.
 type ended struct {
 	ctx context.Context
 	io.Reader
@@ -137,10 +137,10 @@ func (e ended) Read(p []byte) (int, error) {
 	return e.Reader.Read(p)
 }
 
-// roomy leaves room on the disk that its file is on.
+// roomy is a file that keeps free space on its disk.
 type roomy struct {
 	*os.File
-	unseen int // bytes written since the disk was looked at
+	unseen int // bytes written since the last check of the disk
 }
 
 func (r *roomy) Write(p []byte) (int, error) {
@@ -153,8 +153,8 @@ func (r *roomy) Write(p []byte) (int, error) {
 	return r.File.Write(p)
 }
 
-// plan makes the steps of a Dockerfile, now that it is known what it begins with,
-// and keeps the files that they copy.
+// plan converts a Dockerfile to steps, once its base is known, and stores the files of
+// its COPYs.
 func (r *run) plan(ctx context.Context) error {
 	plan, err := r.recipe.Dockerfile.Plan(r.origin.Env)
 	if err != nil {
@@ -187,12 +187,12 @@ func (r *run) plan(ctx context.Context) error {
 	return r.recipe.check()
 }
 
-// stepOf is a Step of a Dockerfile as one of ours.
+// stepOf converts a Step of a Dockerfile.
 func (r *run) stepOf(ctx context.Context, s dockerfile.Step) (Step, error) {
 	step := Step{Type: string(s.Kind), Line: s.Line, Text: s.Text, Argv: s.Argv, Env: s.Args}
 	switch s.Kind {
 	case dockerfile.Run:
-		step.Args = []string{"command"} // Argv is what runs
+		step.Args = []string{"command"} // Argv is executed
 	case dockerfile.Env:
 		step.Args = s.Pairs
 	case dockerfile.User, dockerfile.Workdir:
@@ -216,7 +216,8 @@ func (r *run) stepOf(ctx context.Context, s dockerfile.Step) (Step, error) {
 	return step, nil
 }
 
-// find is dockerfile.Context.Find, where there is a Context.
+// find is dockerfile.Context.Find; it also works without a Context if nothing is copied
+// from one.
 func (c *buildContext) find(ctx context.Context, s dockerfile.Step) (*dockerfile.Files, error) {
 	if c == nil && len(s.Sources) > 0 {
 		return nil, sandbox.Errorf(sandbox.Invalid, "Dockerfile line %d: there is nothing to COPY from: send a build context with the Dockerfile", s.Line)
@@ -227,7 +228,7 @@ func (c *buildContext) find(ctx context.Context, s dockerfile.Step) (*dockerfile
 	return c.Find(ctx, s)
 }
 
-// keepFiles keeps the files of a COPY as if they had been sent for it alone.
+// keepFiles stores the files of a COPY like a separate upload.
 func (r *run) keepFiles(ctx context.Context, files *dockerfile.Files) error {
 	there, err := r.Uploaded(r.b.record.Tenant, files.Hash)
 	if err != nil || there {
@@ -245,7 +246,8 @@ func (r *run) keepFiles(ctx context.Context, files *dockerfile.Files) error {
 	return errors.Join(err, unlessClosed(<-packed))
 }
 
-// unlessClosed leaves out that a reader has left: why is its error.
+// unlessClosed drops the error of a reader that ended early; the reader's own error says
+// why.
 func unlessClosed(err error) error {
 	if errors.Is(err, errClosing) {
 		return nil
@@ -253,7 +255,7 @@ func unlessClosed(err error) error {
 	return err
 }
 
-// locate says which Step of ours, or where in a Dockerfile, has failed.
+// locate adds the Step, or its line in a Dockerfile, to an error.
 func (s Step) locate(err error) error {
 	var told *sandbox.Error
 	switch {
@@ -265,7 +267,7 @@ func (s Step) locate(err error) error {
 	return sandbox.Errorf(told.Code, "Dockerfile line %d: %s: %s", s.Line, s.Text, told.Detail).WithCause(err)
 }
 
-// checkLiteral says what is wrong with a Step whose arguments are what they say.
+// checkLiteral returns an error for an invalid literal Step.
 func (s Step) checkLiteral() error {
 	for _, a := range s.Argv {
 		if len(a) > execution.MaxCommand {

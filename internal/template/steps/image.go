@@ -6,12 +6,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// ownImages begin the names of E2B's own images, which templates of ours are.
+// ownImages is the prefix of E2B's own images, which this server's Templates replace.
 const ownImages = "e2bdev/"
 
-// Image is what a build pulls that begins with an image, and the Template that stands
-// in for it where no registry answers; empty: none. Nothing is pulled for E2B's own
-// images.
+// Image returns the image to pull for a build that begins with asked, and the Template
+// that replaces it if no registry answers; empty: none. E2B's own images are not pulled.
 func (s *Service) Image(asked string) (pull, standIn string, err error) {
 	const maxImage = 512
 	if len(asked) > maxImage {

@@ -15,25 +15,25 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// maxKeptFile bounds the file of a build, in bytes: its log, each character
-// escaped, and the times of its lines.
+// maxKeptFile bounds the file of a build, in bytes: its log, with each character escaped,
+// and the times of its lines.
 const maxKeptFile = 8*maxLog + maxLines*256
 
-// keptSuffix ends the names of files that builds are kept in.
+// keptSuffix is the suffix of build files.
 const keptSuffix = ".json"
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// kept is a build as its file has it.
+// kept is the file format of a build.
 type kept struct {
 	Build Build  `json:"build"`
 	Lines []Line `json:"lines,omitempty"`
 }
 
-// errLost is why a build failed whose process ended without a word.
+// errLost is the failure of a build whose process ended.
 var errLost = sandbox.Errorf(sandbox.Unavailable, "the server stopped while it was built: build it again")
 
-// load takes up the builds that an earlier process kept. One that ran then has
+// load loads the builds that an earlier process kept. Builds that were running have
 // failed.
 func (s *Service) load() error {
 	if s.cfg.Kept == "" {
@@ -85,8 +85,7 @@ func (s *Service) loadOne(name string) error {
 	return nil
 }
 
-// keep writes what is known of a build where the next process finds it. A build
-// goes on without.
+// keep stores a build for the next process. A failure does not fail the build.
 func (s *Service) keep(b *build) {
 	record, lines := b.view()
 	s.keepAs(record, lines)
@@ -101,8 +100,7 @@ func (s *Service) keepAs(record Build, lines []Line) {
 	}
 }
 
-// finish ends a build: first where the next process finds it, then for all who
-// ask.
+// finish ends a build: first in its file for the next process, then for clients.
 func (s *Service) finish(b *build, f *Failure) {
 	over, lines := b.over(f)
 	s.keepAs(over, lines)
@@ -119,7 +117,7 @@ func (s *Service) write(k kept) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // which fails once it has its name
+	defer os.Remove(f.Name()) // fails after the rename
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -127,7 +125,7 @@ func (s *Service) write(k kept) error {
 	return os.Rename(f.Name(), path)
 }
 
-// forget removes what is kept of a build.
+// forget removes the file of a build.
 func (s *Service) forget(id string) {
 	if s.cfg.Kept == "" {
 		return

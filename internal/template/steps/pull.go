@@ -12,11 +12,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/standin"
 )
 
-// pulledPrefix begins the tag that keeps an image while a build begins with it.
+// pulledPrefix is the prefix of the tag that keeps an image during a build from it.
 const pulledPrefix = "pulled-"
 
-// pull makes the image that the recipe begins with a version of the Template, as it
-// is. The Template that stands in for it is taken where no registry answers.
+// pull makes the recipe's image a version of the Template, unmodified. If no registry
+// answers, the stand-in Template is used.
 func (r *run) pull(ctx context.Context) error {
 	name, image := r.b.record.Name, r.recipe.Image
 	queued, err := r.cfg.TemplateBuilds.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
@@ -39,7 +39,7 @@ func (r *run) pull(ctx context.Context) error {
 	return err
 }
 
-// standIn takes the Template that stands for an image that is missing for a reason.
+// standIn uses the stand-in Template of an image; missing is why the image is missing.
 func (r *run) standIn(ctx context.Context, missing error) error {
 	why := r.reason(missing)
 	if r.recipe.From == "" {
@@ -61,8 +61,7 @@ func (r *run) standIn(ctx context.Context, missing error) error {
 	return nil
 }
 
-// system tells what the Template holds that the recipe begins with, from a Sandbox
-// of it.
+// system returns the System of the recipe's Template, from a Sandbox of it.
 func (r *run) system(ctx context.Context) (s standin.System, err error) {
 	if r.origin, err = r.cfg.Templates.Find(ctx, r.b.record.Tenant, r.recipe.From); err != nil {
 		return s, err
@@ -79,11 +78,11 @@ func (r *run) system(ctx context.Context) (s standin.System, err error) {
 	return standin.ParseReport(said), err
 }
 
-// needs fails, and says why, in an image that steps cannot be carried out in.
+// needs is a script that fails, with the reason, in an image that cannot run steps.
 const needs = `for program in /bin/bash tar find; do command -v "$program" >/dev/null 2>&1 || { echo "$program"; exit 1; }; done
 tar --version 2>/dev/null | grep -q GNU || { echo "GNU tar"; exit 1; }`
 
-// suits refuses an image that lacks what steps are carried out with.
+// suits rejects an image without the programs that steps need.
 func (r *run) suits(ctx context.Context) error {
 	if r.pulled == "" || r.skip > 0 || len(r.recipe.Steps) == 0 {
 		return nil
@@ -98,7 +97,7 @@ func (r *run) suits(ctx context.Context) error {
 	return nil
 }
 
-// output runs a script in the Sandbox and returns what it printed.
+// output runs a script in the Sandbox and returns its output.
 func (r *run) output(ctx context.Context, script string) (string, execution.RunEnd, error) {
 	var out strings.Builder
 	end, err := r.guest.Run(ctx, execution.RunRequest{Args: []string{"/bin/sh", "-c", script}, User: "root", Cwd: "/"}, func(e execution.RunEvent) error {
@@ -108,9 +107,9 @@ func (r *run) output(ctx context.Context, script string) (string, execution.RunE
 	return out.String(), end, err
 }
 
-// letGo takes the tag of a pulled image back. The image stays a version of the
-// Template, which the next build begins with, unless there is no such Template:
-// nobody would see it.
+// letGo removes the tag of a pulled image. The image stays as a version of the Template
+// for later builds. If the Template has no other tag, the version is removed too, because
+// it would not be listed.
 func (r *run) letGo(ctx context.Context) {
 	if r.pulled == "" {
 		return
@@ -127,7 +126,7 @@ func (r *run) letGo(ctx context.Context) {
 	if err == nil {
 		_, err = r.cfg.Templates.Remove(ctx, r.b.record.Tenant, r.b.record.Name+"@"+r.pulled)
 	}
-	if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // layers stand on it: the next build goes on from them
+	if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // layers need it: the next build continues from them
 		r.cfg.Log.Warn("removing the base image of a build failed", telemetry.KeyBuild, r.b.record.ID, telemetry.KeyError, err)
 	}
 }

@@ -21,11 +21,11 @@ import (
 const (
 	minMemory   = 1 << 30 // bytes
 	minDisk     = 8 << 30
-	idleTime    = 2 * time.Minute // after which one that nobody uses ends: its build died
+	idleTime    = 2 * time.Minute // after which an unused Sandbox ends: its build died
 	endTime     = 30 * time.Second
 	defaultUser = "user"
 	defaultCwd  = "/home/user"
-	// buildKey is the metadata that says what a Sandbox is for.
+	// buildKey is the metadata key that identifies a build's Sandbox.
 	buildKey = "template-build"
 )
 
@@ -37,35 +37,35 @@ type machine interface {
 	WriteFile(ctx context.Context, path string, body io.Reader, size int64) (execution.Entry, error)
 }
 
-// run is a build under way.
+// run is a running build.
 type run struct {
 	*Service
 	b      *build
 	recipe Recipe
-	origin sandbox.Template // that the recipe begins with
-	base   sandbox.Template // that the Sandbox begins with: after some of the steps
-	from   string           // the same as a reference
+	origin sandbox.Template // base of the recipe
+	base   sandbox.Template // base of the Sandbox: after some of the steps
+	from   string           // reference of base
 	layers []string         // see layers
-	skip   int              // steps that the Sandbox has behind it when it starts
-	layer  sandbox.Snapshot // that it starts from; without an ID: from base
-	broken []string         // layers that nothing starts from
+	skip   int              // steps done before the Sandbox starts
+	layer  sandbox.Snapshot // start of the Sandbox; without an ID: base
+	broken []string         // IDs of layers that no Sandbox can start from
 	box    sandbox.Sandbox
 	guest  machine
 
 	user, cwd string                   // of the next step
-	said      sandbox.TemplateDefaults // of these, those that a step or a Template has said
-	env       map[string]string        // that steps have set
-	at        string                   // the step that runs, as in a Failure
-	prefix    string                   // of its lines
+	said      sandbox.TemplateDefaults // the user and folder that a step or Template set explicitly
+	env       map[string]string        // set by steps
+	at        string                   // the current step, as in a Failure
+	prefix    string                   // of the current step's log lines
 
-	pulled string // version of the image that it begins with; empty: none was pulled
+	pulled string // version of the pulled base image; empty: none was pulled
 
-	keepsNone bool // no more layers
+	keepsNone bool // stop saving layers
 	keptAt    time.Time
 	keepTook  time.Duration
 }
 
-// run carries a build out. It returns when nothing of it goes on.
+// run carries out a build. It returns when everything of the build has ended.
 func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
 	defer recipe.close()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limit, errTooSlow)
@@ -84,7 +84,7 @@ func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
 	s.finish(b, f)
 }
 
-// reason is what may be told of an error.
+// reason returns the public text of an error.
 func (r *run) reason(err error) string {
 	var told *sandbox.Error
 	if errors.As(err, &told) && told.Code != sandbox.Internal {
@@ -117,7 +117,7 @@ func (r *run) whole(ctx context.Context) error {
 	return r.publish(ctx, built)
 }
 
-// begin finds what there is to begin with.
+// begin resolves the base.
 func (r *run) begin(ctx context.Context) (err error) {
 	r.say("FROM " + r.recipe.Asked)
 	if r.recipe.Image != "" {
@@ -139,7 +139,7 @@ func (r *run) begin(ctx context.Context) (err error) {
 	return r.settleOn(ctx)
 }
 
-// settleOn finds what the Sandbox starts from, and how much is done there.
+// settleOn selects the start of the Sandbox, and the number of steps done there.
 func (r *run) settleOn(ctx context.Context) error {
 	r.base, r.from, r.layer, r.skip = r.origin, r.recipe.From, sandbox.Snapshot{}, 0
 	r.settleAt(r.base)
@@ -147,13 +147,13 @@ func (r *run) settleOn(ctx context.Context) error {
 	return r.takeUp(ctx)
 }
 
-// settleAt lets the next step be the first after a Template.
+// settleAt resets the user and folder for the first step after a Template.
 func (r *run) settleAt(t sandbox.Template) {
 	r.user, r.cwd = r.recipe.placeOf(t)
 	r.said = sandbox.TemplateDefaults{User: t.Defaults.User, Cwd: t.Defaults.Cwd}
 }
 
-// placeOf is who runs the first step after a Template, and where.
+// placeOf returns the user and folder of the first step after a Template.
 func (r *Recipe) placeOf(t sandbox.Template) (user, cwd string) {
 	user, cwd = defaultUser, defaultCwd
 	if r.Own {
@@ -162,8 +162,8 @@ func (r *Recipe) placeOf(t sandbox.Template) (user, cwd string) {
 	return cmp.Or(t.Defaults.User, user), cmp.Or(t.Defaults.Cwd, cwd)
 }
 
-// inSandbox does all that needs the Sandbox, which ends with it, and returns the
-// build of the image.
+// inSandbox does all work that needs the Sandbox, ends the Sandbox, and returns the build
+// of the image.
 func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 	if err := r.open(ctx); err != nil {
 		return sandbox.TemplateBuild{}, err
@@ -192,7 +192,7 @@ func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 	return r.export(ctx)
 }
 
-// shape is that of the Sandbox.
+// shape returns the Sandbox's Shape.
 func (r *run) shape() sandbox.Shape {
 	s := r.b.record.Defaults.Shape()
 	s.MemoryBytes, s.DiskBytes = max(s.MemoryBytes, minMemory), max(s.DiskBytes, minDisk)
@@ -214,7 +214,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		if err == nil {
 			break
 		}
-		lost := errors.Is(err, sandbox.Conflict) || errors.Is(err, sandbox.NotFound) // the layer, or what it needs
+		lost := errors.Is(err, sandbox.Conflict) || errors.Is(err, sandbox.NotFound) // the layer, or its base
 		if r.layer.ID == "" || !lost {
 			return err
 		}
@@ -228,7 +228,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// endSandbox ends the Sandbox, whatever became of ctx.
+// endSandbox ends the Sandbox, even after ctx has ended.
 func (r *run) endSandbox(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
@@ -237,32 +237,33 @@ func (r *run) endSandbox(ctx context.Context) {
 	}
 }
 
-// A Sandbox's files are packed in it, in a folder: a file is read much faster than
-// what a program prints.
+// A Sandbox's files are packed into an archive in its own folder, because reading a file
+// is much faster than reading a program's output.
 const (
 	packFolder  = "/var/tmp/.template"
 	packArchive = packFolder + "/archive"
 )
 
-// packAll packs everything. A file that somebody writes to meanwhile is no failure.
+// packAll packs everything. A file that changes meanwhile is no error.
 const packAll = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 tar --one-file-system --numeric-owner "--exclude=.$1" -cf "$1/archive" . || [ $? = 1 ]`
 
-// packChanges packs a list of everything, and what has changed since the image was
-// made: nothing in an image is younger than the file "$3", unless that was changed
-// inside, and nobody can make what has changed look so. At "$2" the image was there. Special permissions get lost on
-// the other way.
+// packChanges packs a list of all paths, and the files changed since the image was made:
+// those with a newer change time, which programs inside cannot forge. Nothing in an image
+// is newer than the file "$3", unless that was changed inside; then "$2" is used, a time
+// when the image existed. Files with special permissions are always packed, because
+// unpacking the image drops these.
 const packChanges = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 made=$(stat -c %Y "$3" 2>/dev/null) && [ "$made" -le "$2" ] && set -- "$1" "$made"
 find . -xdev -path ".$1" -prune -o -print0 > "$1/paths" || exit
 find . -xdev -path ".$1" -prune -o '(' -newerct "@$2" -o -perm /7000 ')' -print0 > "$1/changed" || exit
 tar --numeric-owner --no-recursion -cf "$1/archive" ".$1/paths" --null --files-from="$1/changed" || [ $? = 1 ]`
 
-// knowsChanges succeeds where packChanges can.
+// knowsChanges succeeds if packChanges works.
 const knowsChanges = `find / -maxdepth 0 -newerct @0 -perm /7777 >/dev/null 2>&1 && tar --version 2>/dev/null | grep -q GNU`
 
-// pack packs the Sandbox's files. It returns the Template that they are changes of;
-// empty: it is all.
+// pack packs the Sandbox's files. It returns the Template version that they are changes
+// of; empty: they are complete.
 func (r *run) pack(ctx context.Context) (base string, err error) {
 	able, err := r.guest.Run(ctx, execution.RunRequest{Args: []string{"/bin/sh", "-c", knowsChanges}, User: "root", Cwd: "/"},
 		func(execution.RunEvent) error { return nil })
@@ -270,7 +271,7 @@ func (r *run) pack(ctx context.Context) (base string, err error) {
 		return "", err
 	}
 	script := packAll
-	image := r.base.Name + "@" + r.box.Image // not what the name has come to mean since
+	image := r.base.Name + "@" + r.box.Image // not the current meaning of the name
 	if _, err := r.cfg.Templates.Find(ctx, r.box.Tenant, image); err == nil && able.Status == execution.StatusOK && able.ExitCode == 0 {
 		base, script = image, packChanges
 	}
@@ -282,8 +283,7 @@ func (r *run) pack(ctx context.Context) (base string, err error) {
 	return base, r.exec(ctx, "packing the files", "root", "/", []string{"/bin/sh", "-c", script, "sh", packFolder, since, guest.TemplateFile})
 }
 
-// export has all that is in the Sandbox made an image, which is queued when it
-// returns.
+// export queues the build of an image from the Sandbox's content.
 func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err error) {
 	r.say("packing files")
 	base, err := r.pack(ctx)
@@ -300,7 +300,7 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 	maps.Copy(env, r.base.Env)
 	maps.Copy(env, r.env)
 	start, ready := r.commands()
-	var more io.Reader // not an *io.SectionReader that is nil
+	var more io.Reader // not a nil *io.SectionReader
 	if u := r.recipe.Upload; u != nil {
 		more = io.NewSectionReader(u.file, 0, u.size)
 	}
@@ -310,7 +310,7 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 	}, file.Body)
 }
 
-// defaults are what Sandboxes of the version have.
+// defaults returns the Defaults of the version.
 func (r *run) defaults() sandbox.TemplateDefaults {
 	d := r.b.record.Defaults
 	d.User, d.Cwd = r.user, r.cwd
@@ -320,8 +320,8 @@ func (r *run) defaults() sandbox.TemplateDefaults {
 	return d
 }
 
-// firstTag is what a version is called as soon as it is there: on trial it is not
-// known by the build's tags.
+// firstTag returns the first tag of a version: a staging tag while it is on trial, so
+// that the build's tags do not name it yet.
 func (r *run) firstTag(onTrial bool) string {
 	if onTrial {
 		return r.staging()
@@ -329,7 +329,7 @@ func (r *run) firstTag(onTrial bool) string {
 	return r.b.record.Tags[0]
 }
 
-// publish waits for the image and gives it its other tags.
+// publish waits for the image and adds its other tags.
 func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
 	built, err := r.made(ctx, built)
 	if err != nil {
@@ -342,7 +342,7 @@ func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
 	return nil
 }
 
-// made waits for an image that is queued.
+// made waits for a queued image.
 func (r *run) made(ctx context.Context, built sandbox.TemplateBuild) (sandbox.TemplateBuild, error) {
 	tenant := r.b.record.Tenant
 	err := r.cfg.TemplateBuilds.BuildLog(ctx, tenant, built.ID, 0, true, func(l sandbox.BuildLine) error {
@@ -368,9 +368,8 @@ func (r *run) made(ctx context.Context, built sandbox.TemplateBuild) (sandbox.Te
 	return built, nil
 }
 
-// reuse lets the tags mean what is there, and tries no more than what may not have
-// been tried: what it starts, and what is waited for where nothing is started, which
-// no version knows of.
+// reuse tags the existing result. It tests only commands that may be untested: a start
+// command, and a ready command without a start command, which no version records.
 func (r *run) reuse(ctx context.Context) error {
 	r.cached()
 	r.at, r.prefix = AtEnd, "[finalize]"
@@ -394,8 +393,8 @@ func (r *run) reuse(ctx context.Context) error {
 	return nil
 }
 
-// cameUp reports whether the version that r begins with is known to come up for the
-// same user and in the same size: then it has a tag.
+// cameUp reports whether the base version of r is known to come up with the same
+// Defaults: then it has a tag.
 func (r *run) cameUp() bool {
 	return r.base.Tag != "" && !strings.HasPrefix(r.base.Tag, stagingPrefix) && r.base.Defaults == r.defaults()
 }
@@ -408,8 +407,7 @@ func (r *run) readyInSandbox(ctx context.Context) error {
 	return r.awaitReady(ctx)
 }
 
-// conclude gives a version the tags that it lacks, when it has come up if it is on
-// trial.
+// conclude adds the missing tags to a version. If it is on trial, it must come up first.
 func (r *run) conclude(ctx context.Context, version string, onTrial bool) error {
 	tags := r.b.record.Tags[1:]
 	if onTrial {
@@ -422,8 +420,8 @@ func (r *run) conclude(ctx context.Context, version string, onTrial bool) error 
 	return r.tag(ctx, r.firstTag(onTrial), tags)
 }
 
-// tag lets tags mean what one of this build does: what the version says of the size
-// and the user may be another build's by now.
+// tag adds tags to the image that one of this build's tags names. It does not use the
+// version: its size and user may be another build's by now.
 func (r *run) tag(ctx context.Context, from string, tags []string) error {
 	if len(tags) > 0 {
 		if _, err := r.cfg.Templates.Tag(ctx, r.b.record.Tenant, r.b.record.Name+":"+from, tags); err != nil {
@@ -434,7 +432,7 @@ func (r *run) tag(ctx context.Context, from string, tags []string) error {
 	return nil
 }
 
-// abandon has the making of an image given up.
+// abandon cancels the build of an image.
 func (r *run) abandon(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()

@@ -15,29 +15,28 @@ import (
 )
 
 const (
-	readyLimit = 10 * time.Minute // for what has no start command
+	readyLimit = 10 * time.Minute // without a start command
 	readyPause = 2 * time.Second
-	// pause is what is waited for when nothing else says that a start command
-	// has come up.
+	// pause is the default wait for a start command without a ready command.
 	pause = "sleep 20"
-	// ownPause is the same where a ready command would say it: time for a first word
-	// in the log.
+	// ownPause replaces pause for Recipes with Own, which can have a ready command: it
+	// only gives time for first output in the log.
 	ownPause = "sleep 2"
 )
 
-// pausePattern is a ready command that knows nothing of what it waits for: it is
-// no reason to keep every new Sandbox waiting.
+// pausePattern matches a ready command that only sleeps. It must not delay every new
+// Sandbox.
 var pausePattern = regexp.MustCompile(`^\s*sleep\s+[0-9.]+\s*$`)
 
-// quoted is text as one word of a shell.
+// quoted quotes text as one word of a shell.
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// asStep is a command that runs as steps do, wherever it is started.
+// asStep returns a command with the environment of a step.
 func (r *run) asStep(command string) string {
 	return "cd " + quoted(r.cwd) + " && exec /bin/bash -l -c " + quoted(command)
 }
 
-// commands are what every Sandbox starts, and what it is then waited for.
+// commands returns the start and ready commands of every Sandbox.
 func (r *run) commands() (start, ready string) {
 	switch {
 	case r.recipe.Start == "":
@@ -51,7 +50,7 @@ func (r *run) commands() (start, ready string) {
 	return r.asStep(r.recipe.Start), ready
 }
 
-// awaitReady tries the ready command of a Recipe that starts nothing.
+// awaitReady tests the ready command of a Recipe without a start command.
 func (r *run) awaitReady(ctx context.Context) error {
 	if r.recipe.Start != "" || r.recipe.Ready == "" {
 		return nil
@@ -80,10 +79,10 @@ func (r *run) awaitReady(ctx context.Context) error {
 
 const stagingPrefix = "building-"
 
-// staging is the tag of a version that nobody knows yet to come up.
+// staging returns the tag of a version on trial.
 func (r *run) staging() string { return stagingPrefix + r.b.record.ID }
 
-// sweep takes back the tags that builds of the same Template left when they died.
+// sweep removes the temporary tags that dead builds of the same Template left.
 func (r *run) sweep(ctx context.Context, all []sandbox.Template) {
 	for _, t := range all {
 		id, left := strings.CutPrefix(t.Tag, stagingPrefix)
@@ -100,8 +99,8 @@ func (r *run) sweep(ctx context.Context, all []sandbox.Template) {
 	}
 }
 
-// try starts a Sandbox of a version, with what it starts, and returns once that
-// has come up.
+// try starts a Sandbox of a version, with its start command, and returns once it has come
+// up.
 func (r *run) try(ctx context.Context, version string) error {
 	r.say("starting: " + r.recipe.Start)
 	d, place := r.b.record.Draft, r.defaults()
@@ -118,7 +117,7 @@ func (r *run) try(ctx context.Context, version string) error {
 		return err
 	}
 	defer r.tellStart(ctx)
-	if _, ready := r.commands(); ready != "" { // it was waited for
+	if _, ready := r.commands(); ready != "" { // Create waited for it
 		return nil
 	}
 	wait := cmp.Or(r.recipe.Ready, pause)
@@ -128,11 +127,11 @@ func (r *run) try(ctx context.Context, version string) error {
 	return r.exec(ctx, "the ready command", r.user, "/", []string{"/bin/sh", "-c", wait})
 }
 
-// maxStartLog bounds how much of what a start command said is told.
+// maxStartLog bounds the logged output of a start command, in bytes.
 const maxStartLog = 64 << 10
 
-// tellStart tells what the start command has said so far, in E2B's form. One file has
-// its output and its errors.
+// tellStart logs the start command's output so far, in E2B's form. One file holds its
+// stdout and stderr.
 func (r *run) tellStart(ctx context.Context) {
 	file, err := r.guest.ReadFile(ctx, guest.StartLog, execution.ReadOptions{})
 	if err != nil {
@@ -141,12 +140,12 @@ func (r *run) tellStart(ctx context.Context) {
 	}
 	defer file.Body.Close()
 	said := &stream{level: Info, print: func(level Level, text string) { r.b.print(level, r.at, "[start] [stdout]: "+text) }}
-	text, _ := io.ReadAll(io.LimitReader(file.Body, maxStartLog)) // as far as it comes
+	text, _ := io.ReadAll(io.LimitReader(file.Body, maxStartLog)) // logs a partial read too
 	said.take(text)
 	said.flush()
 }
 
-// unstage takes the tag of a trial back, whatever became of ctx.
+// unstage removes a temporary tag, even after ctx has ended.
 func (r *run) unstage(ctx context.Context, tag string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()

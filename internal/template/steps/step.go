@@ -16,25 +16,25 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// Step is one instruction, with the words of a Dockerfile.
+// Step is one instruction, named as in a Dockerfile.
 type Step struct {
 	Type  string
 	Args  []string
-	Files string // names what was sent for it
-	Force bool   // it is done although it was done before
+	Files string // hash of its uploaded files
+	Force bool   // do not use a cached result
 
-	// The rest is of a Dockerfile, whose line is not zero, and of our own steps. Args are
-	// what they say then: nothing in them is replaced.
+	// The remaining fields are of Dockerfile steps, whose Line is not zero, and of
+	// internal steps. Their Args are literal: no variable is expanded.
 	Line int
-	Text string            // the instruction as it is written
-	Argv []string          // of a RUN: the program, in place of Args
-	Env  map[string]string // of a RUN alone
+	Text string            // the instruction as written
+	Argv []string          // of a RUN: the program, instead of Args
+	Env  map[string]string // of this RUN only
 }
 
-// literal reports whether the arguments are what they say.
+// literal reports whether the arguments are not expanded.
 func (s Step) literal() bool { return s.Line > 0 || s.Argv != nil }
 
-// parts are what a Step does, for its name.
+// parts returns the fields that identify a Step.
 func (s Step) parts() []string {
 	parts := append([]string{s.Files}, s.Args...)
 	if !s.literal() {
@@ -48,13 +48,13 @@ func (s Step) parts() []string {
 	return append(parts, "literal")
 }
 
-// String is the Step as a line of a log.
+// String returns the Step as a log line.
 func (s Step) String() string {
 	args := s.Args
 	switch {
 	case s.Text != "":
 		return s.Text
-	case s.Type == "RUN" && len(args) > 1: // the second says who runs it
+	case s.Type == "RUN" && len(args) > 1: // the second is the user
 		args = args[:1]
 	case (s.Type == "COPY" || s.Type == "ADD") && len(args) > 2:
 		args = args[:2]
@@ -62,14 +62,14 @@ func (s Step) String() string {
 	return s.Type + " " + strings.Join(args, " ")
 }
 
-// maxStep is how long one step may take.
+// maxStep bounds one step.
 const maxStep = time.Hour
 
 var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
 
 var userPattern = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 
-// check returns Invalid, naming the step, for a Recipe that cannot be carried out.
+// check returns Invalid, naming the step, for an invalid Recipe.
 func (r *Recipe) check() error {
 	size := len(r.Start) + len(r.Ready)
 	for i, s := range r.Steps {
@@ -93,7 +93,7 @@ func (r *Recipe) check() error {
 	return nil
 }
 
-// kinds are the Steps that there are, each with how many arguments it takes.
+// kinds lists the step types, with the number of their arguments.
 var kinds = map[string]struct{ least, most int }{
 	"RUN":     {1, 2},
 	"ENV":     {2, maxSteps},
@@ -104,7 +104,7 @@ var kinds = map[string]struct{ least, most int }{
 	"USER":    {1, 2},
 }
 
-// check says what is wrong with a Step.
+// check returns an error for an invalid Step.
 func (s Step) check() error {
 	kind, known := kinds[s.Type]
 	switch {
@@ -138,7 +138,7 @@ func (s Step) check() error {
 	return nil
 }
 
-// step does one Step.
+// step executes one Step.
 func (r *run) step(ctx context.Context, s Step) error {
 	switch s.Type {
 	case "RUN":
@@ -165,7 +165,7 @@ func (r *run) step(ctx context.Context, s Step) error {
 	return r.settle(s)
 }
 
-// settle has what a Step says hold for those after it.
+// settle applies a Step's settings to the following steps.
 func (r *run) settle(s Step) error {
 	switch s.Type {
 	case "ENV", "ARG":
@@ -180,7 +180,7 @@ func (r *run) settle(s Step) error {
 	return nil
 }
 
-// folder is what a WORKDIR names.
+// folder returns the path of a WORKDIR.
 func (r *run) folder(s Step) string {
 	dir := r.expand(s, s.Args[0])
 	if !path.IsAbs(dir) {
@@ -189,12 +189,12 @@ func (r *run) folder(s Step) string {
 	return path.Clean(dir)
 }
 
-// exec runs a program in the Sandbox to its end, output to the log.
+// exec runs a program in the Sandbox to its end, and logs its output.
 func (r *run) exec(ctx context.Context, what, user, cwd string, args []string) error {
 	return r.execIn(ctx, what, user, cwd, args, nil)
 }
 
-// execIn is exec with more in the environment.
+// execIn is exec with additional environment variables.
 func (r *run) execIn(ctx context.Context, what, user, cwd string, args []string, more map[string]string) error {
 	env := maps.Clone(r.env)
 	maps.Copy(env, more)
@@ -221,7 +221,7 @@ func (r *run) execIn(ctx context.Context, what, user, cwd string, args []string,
 	return nil
 }
 
-// failed is the error of a program that did not succeed.
+// failed returns the error of a program that did not succeed.
 func failed(what string, end execution.RunEnd, said *stream) error {
 	how := fmt.Sprintf("ended with exit code %d", end.ExitCode)
 	switch {
@@ -236,8 +236,8 @@ func failed(what string, end execution.RunEnd, said *stream) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s", strings.TrimSuffix(what+" "+how+": "+strings.Join(said.last, "\n"), ": "))
 }
 
-// expand replaces $NAME and ${NAME} in an argument by what the environment says, and
-// runs nothing.
+// expand replaces $NAME and ${NAME} in an argument by environment variables. It runs
+// nothing.
 func (r *run) expand(s Step, text string) string {
 	if s.literal() {
 		return text
@@ -270,12 +270,11 @@ func (r *run) setEnv(s Step) error {
 	return sandbox.CheckEnv(r.env)
 }
 
-// makeWorkdir makes the folder "$2", which belongs to "$1" if it is new.
+// makeWorkdir creates the folder "$2"; a new folder belongs to "$1".
 const makeWorkdir = `[ -d "$2" ] && exit 0
 mkdir -p -- "$2" && chown -- "$1": "$2"`
 
-// makeUser makes the user "$1" if there is none, with a right to everything if
-// "$2" says so.
+// makeUser creates the user "$1" if missing, with sudo rights if "$2" is true.
 const makeUser = `if ! id -u -- "$1" >/dev/null 2>&1; then
 	useradd -m -s "$([ -x /bin/bash ] && echo /bin/bash || echo /bin/sh)" -- "$1" || exit
 fi
