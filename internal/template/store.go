@@ -20,28 +20,28 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 )
 
-// Image is one version of a Template, and what a ref holds.
+// Image is one version of a Template, and the content of a ref.
 type Image struct {
 	Digest    string            `json:"digest"`
 	CreatedAt time.Time         `json:"created_at"`
-	MadeAt    time.Time         `json:"made_at,omitzero"`   // the image, where it was there before; zero: at CreatedAt
-	Source    string            `json:"source"`             // what it was really made of, for example "debian:bookworm"
-	Env       map[string]string `json:"env"`                // environment that Processes should have
+	MadeAt    time.Time         `json:"made_at,omitzero"`   // when the image was built, if before CreatedAt; zero: CreatedAt
+	Source    string            `json:"source"`             // actual source, for example "debian:bookworm"
+	Env       map[string]string `json:"env"`                // environment of Processes
 	Size      int64             `json:"size"`               // of the image file in bytes
-	Inputs    string            `json:"inputs"`             // names all that went into it; equal Inputs need no new build
-	Contents  string            `json:"contents,omitempty"` // names all that went into the image file; empty: not known beforehand
-	Packages  []string          `json:"packages,omitempty"` // that were asked for
+	Inputs    string            `json:"inputs"`             // hash of all inputs; equal Inputs need no new build
+	Contents  string            `json:"contents,omitempty"` // hash of the inputs of the image file; empty: not known beforehand
+	Packages  []string          `json:"packages,omitempty"` // as requested
 	Start     string            `json:"start,omitempty"`    // command that runs in every Sandbox
-	Ready     string            `json:"ready,omitempty"`    // command that succeeds when Start has come up
-	Private   bool              `json:"private,omitempty"`  // only its owner sees it
-	Build     string            `json:"build,omitempty"`    // what made it, in the words of who asked
-	Layer     string            `json:"layer,omitempty"`    // the steps that did, in the same
-	Base      string            `json:"base,omitempty"`     // digest of the image that its files were changed from
+	Ready     string            `json:"ready,omitempty"`    // command that succeeds once Start has come up
+	Private   bool              `json:"private,omitempty"`  // visible to its owner only
+	Build     string            `json:"build,omitempty"`    // client's name of the build
+	Layer     string            `json:"layer,omitempty"`    // client's name of the build's steps
+	Base      string            `json:"base,omitempty"`     // digest of the image that it was changed from
 
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 
-	Stored int64 `json:"-"` // bytes that the image takes on the disk, when it was looked at
-	Cached bool  `json:"-"` // Build found it done
+	Stored int64 `json:"-"` // disk use in bytes, when the image was read
+	Cached bool  `json:"-"` // found by Build, not built
 }
 
 // Store keeps Templates in a folder:
@@ -54,18 +54,18 @@ type Image struct {
 //	cache                 downloads
 //	builds                records of what Tenants asked for; not the Store's own
 //
-// Reading needs no right to write. Methods are safe for concurrent use, also
-// by several processes.
+// Reading needs no write permission. Methods are safe for concurrent use, also by several
+// processes.
 type Store struct {
 	dir string
-	// saved finds what is saved and stands on an image; see SetSaved.
+	// saved finds a Snapshot that needs an image; see SetSaved.
 	saved func(ctx context.Context, image string) (sandbox.Snapshot, error)
 }
 
 var _ sandbox.Images = (*Store)(nil)
 
-// Open returns the Store in dir, an absolute path. It makes nothing: an absent
-// folder is an empty Store.
+// Open returns the Store in dir, an absolute path. It creates nothing: a missing folder
+// is an empty Store.
 func Open(dir string) (*Store, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("open template store: %q is not an absolute path", dir)
@@ -73,9 +73,9 @@ func Open(dir string) (*Store, error) {
 	return &Store{dir: filepath.Clean(dir)}, nil
 }
 
-// SetSaved has saved be asked, with its digest, before an image goes: it returns a
-// Snapshot that stands on it, or NotFound. Without it only running Boots keep an
-// image. It is called before the Store is used.
+// SetSaved sets the function that finds a Snapshot that needs an image, by digest, before
+// the image is removed; NotFound if there is none. Without it only running Boots protect
+// an image. It must be called before the Store is used.
 func (s *Store) SetSaved(saved func(ctx context.Context, image string) (sandbox.Snapshot, error)) {
 	s.saved = saved
 }
@@ -99,7 +99,7 @@ func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// Builds is the folder for records of builds, whoever keeps them.
+// Builds is the folder for records of builds.
 func (s *Store) Builds() string { return s.path("builds") }
 
 func checkDigest(digest string) error {
@@ -109,9 +109,9 @@ func checkDigest(digest string) error {
 	return nil
 }
 
-// Path returns where an image lies as a whole file; one that is kept as a delta is made
-// whole for it, and may be evicted again when nobody uses it. NotFound when it is not
-// there, Invalid for what is no digest.
+// Path returns the path of an image's whole file. A delta is expanded first; its whole
+// file may be evicted again when unused. NotFound for a missing image, Invalid for an
+// invalid digest.
 func (s *Store) Path(ctx context.Context, digest string) (string, error) {
 	if err := checkDigest(digest); err != nil {
 		return "", err
@@ -123,11 +123,11 @@ func (s *Store) Path(ctx context.Context, digest string) (string, error) {
 	return f.Name(), f.Close()
 }
 
-// images is the folder of the images themselves.
+// images returns the folder of the images.
 func (s *Store) images() images.Folder { return images.Folder(s.path("images")) }
 
-// size returns how many bytes an image has; NotFound when it is not there, Invalid for
-// what is no digest.
+// size returns the size of an image in bytes; NotFound when it is missing, Invalid for an
+// invalid digest.
 func (s *Store) size(digest string) (int64, error) {
 	if err := checkDigest(digest); err != nil {
 		return 0, err
@@ -135,16 +135,15 @@ func (s *Store) size(digest string) (int64, error) {
 	return s.images().Size(digest)
 }
 
-// Resolve implements sandbox.Images. While a Template is being rebuilt its
-// present version stays the answer.
+// Resolve implements sandbox.Images. During a rebuild it returns the current version.
 func (s *Store) Resolve(ctx context.Context, tenant sandbox.TenantID, template string) (string, error) {
 	found, err := s.Find(ctx, tenant, template)
 	return found.Image.Digest, err
 }
 
-// Find returns what template, NAME, NAME:TAG or NAME@DIGEST, means to a Tenant:
-// its own, or else one of the operator's that is not private. The empty Tenant
-// is the operator. The errors are those of Resolve.
+// Find returns the version that template, NAME, NAME:TAG or NAME@DIGEST, names for a
+// Tenant: its own, or else the operator's unless private. The empty Tenant is the
+// operator. The errors are those of Resolve.
 func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template string) (Listed, error) {
 	if err := ctx.Err(); err != nil {
 		return Listed{}, err
@@ -169,10 +168,10 @@ func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template stri
 	return Listed{}, s.available(tenant, template)
 }
 
-// maxRefBytes is far more than a ref needs.
+// maxRefBytes is far above the size of a ref.
 const maxRefBytes = 1 << 20
 
-// readRef returns fs.ErrNotExist also when the image of the ref is gone.
+// readRef returns fs.ErrNotExist also when the image of the ref is missing.
 func (s *Store) readRef(r Ref) (Image, error) {
 	image, err := readImage(s.refFile(r))
 	if err != nil {
@@ -184,8 +183,8 @@ func (s *Store) readRef(r Ref) (Image, error) {
 	return image, nil
 }
 
-// stored returns how many bytes the image with that digest takes on the disk for good;
-// fs.ErrNotExist when it is not there.
+// stored returns the permanent disk use of an image in bytes; fs.ErrNotExist when it is
+// missing.
 func (s *Store) stored(digest string) (int64, error) {
 	if err := checkDigest(digest); err != nil {
 		return 0, err
@@ -222,8 +221,8 @@ func (s *Store) writeRef(r Ref, image Image) error {
 	return nil
 }
 
-// adopt moves a finished image file, which must lie in the Store's folder, to
-// its place and returns its digest and size.
+// adopt moves a finished image file in the Store's folder to its final path and returns
+// its digest and size.
 func (s *Store) adopt(file string) (digest string, size int64, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -244,7 +243,7 @@ func (s *Store) adopt(file string) (digest string, size int64, err error) {
 	return digest, size, nil
 }
 
-// makeFolders makes the Store's folders, readable by all whatever the umask.
+// makeFolders creates the Store's folders, readable by all despite the umask.
 func (s *Store) makeFolders() error {
 	for _, dir := range []string{".", "images", "refs", "tenants", "locks", "build"} {
 		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Tool is a program of the host that building needs.
+// Tool is a program of the host that builds need.
 type Tool struct {
 	Binary  string
 	Package string // of Debian and Ubuntu
@@ -22,7 +22,7 @@ var tools = []Tool{
 	{"mount", "mount", "gives package scripts a /proc of their own"},
 }
 
-// MissingTools returns what building any Source needs and the host lacks.
+// MissingTools returns the tools that a build of any Source may need and the host lacks.
 func MissingTools() []Tool {
 	var missing []Tool
 	for _, t := range tools {
@@ -33,8 +33,7 @@ func MissingTools() []Tool {
 	return missing
 }
 
-// needTools returns Unsupported, naming the packages, when one of binaries is
-// not there.
+// needTools returns Unsupported, naming the packages, when one of binaries is missing.
 func needTools(binaries ...string) error {
 	var says, packages []string
 	for _, t := range MissingTools() {

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// A tree is a root filesystem under construction. What lies in it may come
-// from an image that nobody checked, so no symbolic link leads out of it: every
-// access goes through os.Root. Names are relative, with slashes.
+// A tree is a root filesystem under construction. Its content may come from an unchecked
+// image. All access goes through os.Root, so that no symbolic link leads out of it. Names
+// are relative, with slashes.
 type tree struct{ *os.Root }
 
-// write replaces a file, which root then owns, and makes missing folders.
+// write replaces a file, owned by root, and creates missing folders.
 func (t tree) write(name string, mode fs.FileMode, body string) error {
 	if err := t.makeFolder(path.Dir(name), 0o755, 0); err != nil {
 		return err
@@ -34,8 +34,8 @@ func (t tree) write(name string, mode fs.FileMode, body string) error {
 	return nil
 }
 
-// makeFolder makes a folder and its parents, if they are missing, for the user
-// and group id. A folder that is there keeps its owner and mode.
+// makeFolder creates a folder and its missing parents, owned by the user and group id. An
+// existing folder keeps its owner and mode.
 func (t tree) makeFolder(name string, mode fs.FileMode, id int) error {
 	if name == "." {
 		return nil
@@ -61,7 +61,7 @@ func (t tree) own(name string, mode fs.FileMode, id int) error {
 	return nil
 }
 
-// link replaces name by a symbolic link.
+// link replaces name with a symbolic link.
 func (t tree) link(target, name string) error {
 	if err := t.RemoveAll(name); err != nil {
 		return fmt.Errorf("link /%s in the tree: %w", name, err)
@@ -72,8 +72,7 @@ func (t tree) link(target, name string) error {
 	return nil
 }
 
-// has reports whether one of the names is there; a link counts wherever it
-// leads.
+// has reports whether one of the names exists. A link counts, even a dangling one.
 func (t tree) has(names ...string) bool {
 	for _, name := range names {
 		if _, err := t.Lstat(name); err == nil {
@@ -83,7 +82,7 @@ func (t tree) has(names ...string) bool {
 	return false
 }
 
-// empty removes what is in a folder, and leaves an absent one absent.
+// empty removes the content of a folder. A missing folder is no error.
 func (t tree) empty(folder string) error {
 	entries, err := fs.ReadDir(t.FS(), folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +99,7 @@ func (t tree) empty(folder string) error {
 	return nil
 }
 
-// text returns a file of at most a mebibyte, or "" when it is not there.
+// text returns a file of at most 1 MiB, or "" when it is missing.
 func (t tree) text(name string) (string, error) {
 	f, err := t.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,8 +116,8 @@ func (t tree) text(name string) (string, error) {
 	return string(body), nil
 }
 
-// cleanName turns a name from an archive into one for a tree; false when it
-// leads out of it or is the root itself.
+// cleanName converts an archive's name to a tree's name; false when it leads out of the
+// tree or is the root itself.
 func cleanName(name string) (string, bool) {
 	name = path.Clean(strings.TrimLeft(name, "/"))
 	return name, name != "." && name != ".." && !strings.HasPrefix(name, "../") && !strings.ContainsRune(name, 0)

@@ -14,17 +14,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Bounds of an image that is unpacked: far beyond useful ones, but they end an
-// archive that never ends.
+// Bounds of an unpacked image: far above useful ones, they stop an endless archive.
 const (
 	maxTreeBytes   = 64 << 30
 	maxTreeEntries = 4 << 20
 )
 
-// untar unpacks r into t with owners, modes and times. Devices, pipes and
-// sockets are left out, and so are extended attributes. It calls each with the
-// number of entries so far. An entry that leads out of t, and an archive that is
-// broken, is Invalid, and more than most bytes are TooLarge.
+// untar unpacks r into t with owners, modes and times. Devices, pipes, sockets and
+// extended attributes are skipped. It calls each with the number of entries so far. An
+// entry that leads out of t, or a broken archive, is Invalid; more than most bytes are
+// TooLarge.
 func untar(t tree, r io.Reader, most int64, each func(entries int)) error {
 	return untarFrom(t, tar.NewReader(r), most, each)
 }
@@ -54,7 +53,7 @@ func untarEntry(t tree, h *tar.Header, body io.Reader) error {
 	name, ok := cleanName(h.Name)
 	if !ok {
 		if name == "." {
-			return nil // the root folder: it is there
+			return nil // the root folder exists
 		}
 		return sandbox.Errorf(sandbox.Invalid, "the image holds %q, which leads out of it", h.Name)
 	}
@@ -83,16 +82,16 @@ func untarEntry(t tree, h *tar.Header, body io.Reader) error {
 }
 
 const (
-	minRoom  = 1 << 30  // bytes of disk that what is unpacked leaves free
-	roomStep = 64 << 20 // bytes between two looks
+	minRoom  = 1 << 30  // bytes of disk that must stay free
+	roomStep = 64 << 20 // bytes between two checks
 )
 
-// roomy passes a file's bytes on while the disk of a tree has room for them: it
-// is the disk of all Sandboxes.
+// roomy passes on a file's bytes while the tree's disk has room. All Sandboxes share this
+// disk.
 type roomy struct {
 	r    io.Reader
 	tree tree
-	left int64 // until the next look
+	left int64 // bytes until the next check
 }
 
 func (m *roomy) Read(p []byte) (int, error) {
@@ -111,7 +110,7 @@ func (m *roomy) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// badArchive blames an archive that is not one, or that breaks off.
+// badArchive returns Invalid for a broken or truncated archive.
 func badArchive(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return sandbox.Errorf(sandbox.Invalid, "the archive is broken, or is no tar archive").WithCause(err)
@@ -151,7 +150,7 @@ func untarFile(t tree, name string, h *tar.Header, body io.Reader) error {
 		t.Chtimes(name, h.ModTime, h.ModTime))
 }
 
-// modeOf keeps permissions and the setuid, setgid and sticky bits.
+// modeOf returns the permissions and the setuid, setgid and sticky bits.
 func modeOf(h *tar.Header) fs.FileMode {
 	const kept = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 	return h.FileInfo().Mode() & kept

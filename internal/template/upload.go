@@ -14,9 +14,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
-// CheckUpload reads an archive of files for a Template, and returns what names its
-// content: not its times. It returns Invalid for what is no such archive or holds a
-// path that no Template can have, and TooLarge.
+// CheckUpload reads an archive of files for a Template, and returns a hash of its content
+// without the times. It returns Invalid for an invalid archive or a path that a Template
+// cannot have, and TooLarge.
 func CheckUpload(ctx context.Context, file *os.File) (hash string, err error) {
 	sum := sha256.New()
 	size := int64(0)
@@ -44,7 +44,7 @@ func CheckUpload(ctx context.Context, file *os.File) (hash string, err error) {
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// eachUploaded calls read with an archive from its beginning.
+// eachUploaded calls read with an archive from its start.
 func eachUploaded(ctx context.Context, file *os.File, read func(*tar.Reader) error) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -65,7 +65,7 @@ func checkUploaded(h *tar.Header) error {
 	name, ok := cleanName(h.Name)
 	switch {
 	case !ok && name == "." && h.Typeflag == tar.TypeDir:
-		return nil // the root folder: it is there
+		return nil // the root folder exists
 	case !ok || len(h.Name) > maxFilePath:
 		return sandbox.Errorf(sandbox.Invalid, "%.80q is not the path of a file in a template", h.Name)
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink && h.Typeflag != tar.TypeLink:
@@ -74,7 +74,7 @@ func checkUploaded(h *tar.Header) error {
 	return checkPlace(name)
 }
 
-// unpackUpload puts the uploaded files into the tree.
+// unpackUpload unpacks the uploaded files into the tree.
 func (b *build) unpackUpload(ctx context.Context) error {
 	if b.plan.recipe.Upload == nil {
 		return nil

@@ -1,5 +1,4 @@
-// Package guesttest is the suite of the ports of execution.Guest: what every Guest does
-// that its client reaches.
+// Package guesttest is the contract test suite of the ports of execution.Guest.
 package guesttest
 
 import (
@@ -16,21 +15,22 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// World is a Guest that is bound, and a folder in it that holds nothing and is the
-// default working directory.
+// World is a bound Guest, and an empty folder in it, which is the default working
+// directory.
 type World struct {
 	execution.Guest
 	Dir string
 }
 
-// world is a World with what most cases do.
+// world is a World with helpers for the cases.
 type world struct {
 	World
 	t *testing.T
 }
 
-// Run checks the contract. open is called once a case and registers its own cleanup. One
-// case runs at a time: a Guest takes all processes of its machine to be its own.
+// Run checks the contract. open is called once per case and registers its own cleanup.
+// Cases run one at a time, because a Guest treats all processes of its machine as its
+// own.
 func Run(t *testing.T, open func(t *testing.T) World) {
 	for name, check := range map[string]func(*world){
 		"a file":                        oneFile,
@@ -89,7 +89,7 @@ func (w *world) write(name, content string) execution.Entry {
 	return e
 }
 
-// read returns the body of a read and what became of it.
+// read returns the body and the outcome of a read.
 func (w *world) read(name string, opts execution.ReadOptions) (string, execution.FileBody) {
 	w.t.Helper()
 	f, err := w.ReadFile(w.t.Context(), w.at(name), opts)

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// said is what a program wrote.
+// said collects the output of a program.
 type said struct {
 	stdout, stderr strings.Builder
 	started        bool
@@ -68,7 +68,7 @@ func failures(w *world) {
 	}
 }
 
-// The end of a call, and an error of whoever handles its events, end the program.
+// The end of a call, and an error of its event handler, end the program.
 func endWithCall(w *world) {
 	enough := sandbox.Errorf(sandbox.Unsupported, "enough")
 	_, err := w.Run(w.t.Context(), execution.RunRequest{Args: bash("echo x; sleep 60")}, func(e execution.RunEvent) error {
@@ -103,7 +103,7 @@ func (w *world) startProcess(n int, req execution.ProcessStart) execution.Proces
 	return p
 }
 
-// text is the output of pieces.
+// text joins the output of pieces.
 func text(pieces []execution.OutputPiece) string {
 	var all strings.Builder
 	for _, p := range pieces {
@@ -140,7 +140,7 @@ func oneProcess(w *world) {
 	}
 }
 
-// A repeat with the same key is answered with what the first request started.
+// A repeat with the same key returns the Process of the first request.
 func keyed(w *world) {
 	t, ctx := w.t, w.t.Context()
 	req := execution.ProcessStart{Command: "sleep 60", Key: "k", Fingerprint: []byte("1")}
@@ -171,7 +171,7 @@ func output(w *world) {
 			}
 			return nil
 		})
-		// The streams are read apart, so their order may differ.
+		// The streams are read separately, so their order may differ.
 		if err != nil || len(text(got)) != len(want) || from == 0 && (!strings.Contains(text(got), "one\n") || !strings.Contains(text(got), "two\n")) {
 			t.Errorf("from %d on: %q, want %q, %v", from, text(got), want, err)
 		}
@@ -278,7 +278,7 @@ func absentContexts(w *world) {
 
 func inspect(w *world) {
 	t, ctx := w.t, w.t.Context()
-	l, err := net.Listen("tcp4", "127.0.0.1:0") // where the Guest runs on this machine, it sees this
+	l, err := net.Listen("tcp4", "127.0.0.1:0") // a Guest on this machine sees this port
 	w.ok("listen", err)
 	defer l.Close()
 	if _, truncated, err := w.ListPorts(ctx); err != nil || truncated {

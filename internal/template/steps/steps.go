@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	maxGoing     = 4  // builds of one Tenant that wait for their turn or run
+	maxGoing     = 4  // queued and running builds of one Tenant
 	maxAll       = 64 // of all Tenants
-	maxKept      = 20 // builds of one Tenant, with those that are over or never began
+	maxKept      = 20 // builds of one Tenant, with finished ones and those never started
 	maxKeptAll   = 1000
 	maxSteps     = 1000
 	maxRecipe    = 1 << 20 // bytes of all steps
@@ -30,76 +30,75 @@ const (
 	defaultRuns  = 2
 )
 
-// State is where a build is. Ready and failed are final.
+// State is the state of a build. Ready and failed are final.
 type State string
 
 // The states of a build.
 const (
-	Waiting  State = "waiting" // nobody has said yet what is to be done
+	Waiting  State = "waiting" // announced, without a Recipe
 	Building State = "building"
 	Ready    State = "ready"
 	Failed   State = "error"
 )
 
-// Draft names a Template to be.
+// Draft names a future Template.
 type Draft struct {
 	Name     string
 	Tags     []string // at least one
 	Defaults sandbox.TemplateDefaults
 }
 
-// Recipe says how it is built.
+// Recipe describes how to build a Template.
 type Recipe struct {
-	// Image is what it begins with, pulled from its registry; empty: From is.
+	// Image is the base image, pulled from its registry; empty: From is the base.
 	Image string
-	From  string // the Template that it begins with, or that stands in for Image; empty: none does
-	Asked string // what that is called by who asks
+	From  string // base Template, or stand-in for Image; empty: none
+	Asked string // the base as the client named it
 	Steps []Step
-	Start string // command that runs in every Sandbox; empty: that of From
-	Ready string // command that succeeds when all is up; empty: see Start
-	Force bool   // nothing that was built before is used
+	Start string // command that runs in every Sandbox; empty: From's
+	Ready string // command that succeeds once Start has come up; empty: see Start
+	Force bool   // do not use cached results
 
-	// Own says that it was asked for in words of our own: Start and Ready are kept as
-	// they are, the first step is root's in "/", and the Template has the user and
-	// the folder that a step says, not those of the last one.
+	// Own marks a request of this server's own API: Start and Ready are kept as they are,
+	// the first step runs as root in "/", and the Template has the user and folder that a
+	// step sets explicitly, not those of the last step.
 	Own   bool
-	Files []sandbox.TemplateFile // put in after the steps
-	// Upload is an archive of more files; nil: there are none.
+	Files []sandbox.TemplateFile // added after the steps
+	// Upload is an archive of more files; nil: none.
 	Upload *upload
-	// Dockerfile is in place of Steps, and Context the files that it copies; nil:
-	// there are none.
+	// Dockerfile replaces Steps, and Context holds the files that it copies; nil: none.
 	Dockerfile *dockerfile.File
 	Context    *buildContext
 }
 
-// Build is one build as it is known.
+// Build is the record of a build.
 type Build struct {
 	ID     string // a UUID
 	Tenant sandbox.TenantID
 	Draft
 	State     State
 	CreatedAt time.Time
-	EndedAt   time.Time // zero: it is not over
-	Failure   *Failure  // why it failed; nil otherwise
+	EndedAt   time.Time // zero: still running or waiting
+	Failure   *Failure  // nil unless it failed
 
-	Source    string // what it was begun with, as who asked says
-	Version   string // of a build that is ready
+	Source    string // base as the client named it
+	Version   string // set when ready
 	SizeBytes int64  // of its image
-	Cached    bool   // nothing was to be made
+	Cached    bool   // nothing had to be built
 }
 
-// Places of a Failure that are no step.
+// Places of a Failure outside the steps.
 const (
 	AtBase = "base"
 	AtEnd  = "finalize"
 )
 
-// Failure is why a build failed.
+// Failure describes why a build failed.
 type Failure struct {
 	Message string
-	Step    string // its number, from 1, or where else it was
+	Step    string // number from 1, or one of the places above
 	Code    sandbox.Code
-	// Cancelled says that whoever asked for the build gave it up.
+	// Cancelled reports that the client cancelled the build.
 	Cancelled bool
 }
 
@@ -110,20 +109,20 @@ type Config struct {
 	Templates      templates
 	TemplateBuilds sandbox.TemplateBuilds
 	Log            *slog.Logger
-	Uploads        string        // folder for what clients send; empty: they may not
-	Kept           string        // folder that builds are known from after a restart; empty: they are forgotten
+	Uploads        string        // folder for uploads; empty: uploads are rejected
+	Kept           string        // folder for build records across restarts; empty: builds are lost
 	Limit          time.Duration // for one build; zero: 1 h
-	AtOnce         int           // builds; zero: 2
-	// Inexact lets a Template of another distribution or version stand in for an
+	AtOnce         int           // concurrent builds; zero: 2
+	// Inexact allows a Template of another distribution or version as the stand-in for an
 	// image whose registry does not answer.
 	Inexact bool
-	// StandIns names the Template that stands for an image where no registry answers,
-	// by NAME, NAME:TAG or NAME:*.
+	// StandIns maps an image, as NAME, NAME:TAG or NAME:*, to the Template that replaces
+	// it if no registry answers.
 	StandIns map[string]string
 }
 
-// sandboxes is the part of the session manager that builds call: they run in Sandboxes
-// and keep layers as Snapshots.
+// sandboxes is the part of the session manager for builds: they run in Sandboxes and save
+// layers as Snapshots.
 type sandboxes interface {
 	Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error)
 	End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error)
@@ -138,19 +137,19 @@ type templates interface {
 	Admit(ctx context.Context, tenant sandbox.TenantID, version string) error // of sandbox.TemplateQuota
 }
 
-// Service keeps and runs builds. One that runs when the process ends has failed;
-// Templates that were made stay. Its methods are safe for concurrent use, and
-// answer about another Tenant's build as about none.
+// Service keeps and runs builds. A build that runs when the process ends has failed;
+// finished Templates stay. Its methods are safe for concurrent use, and treat another
+// Tenant's build as missing.
 type Service struct {
 	cfg   Config
-	slots chan struct{} // one for each build that runs
+	slots chan struct{} // one for each running build
 	ctx   context.Context
 	stop  context.CancelCauseFunc
 	going sync.WaitGroup
 
 	mu     sync.Mutex
 	builds map[string]*build
-	taking map[sandbox.TenantID]int // contexts that are sent or used
+	taking map[sandbox.TenantID]int // uploads received or in use
 	closed bool
 }
 
@@ -172,7 +171,7 @@ var (
 	errCancelled = sandbox.Errorf(sandbox.Conflict, "the build was cancelled")
 )
 
-// Close ends every build and waits for that.
+// Close cancels every build and waits for their end.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -181,9 +180,9 @@ func (s *Service) Close() {
 	s.going.Wait()
 }
 
-// Announce makes a build that waits for what is to be done. It returns Invalid
-// for a name that none can have, Denied for one that is the server's, and
-// Exhausted when there are too many or the Tenant's Quota of templates is used up.
+// Announce creates a waiting build. It returns Invalid for an invalid name, Denied for a
+// name reserved for the server, and Exhausted when there are too many builds or the
+// Tenant's Quota of templates is used up.
 func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft) (Build, error) {
 	if err := s.checkDraft(ctx, tenant, d); err != nil {
 		return Build{}, err
@@ -202,7 +201,7 @@ func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft
 	return b.record, nil
 }
 
-// checkDraft also refuses what there is no room for, before anything is sent.
+// checkDraft checks a Draft, and rejects it before any upload if there is no room.
 func (s *Service) checkDraft(ctx context.Context, tenant sandbox.TenantID, d Draft) error {
 	if d.Name == "base" {
 		return sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")
@@ -228,8 +227,8 @@ func newID() string {
 	return strings.Join([]string{text[:8], text[8:12], text[12:16], text[16:20], text[20:]}, "-")
 }
 
-// makeRoom forgets the oldest build that is over, or never began, when a Tenant
-// has too many or all have. Service.mu is held.
+// makeRoom removes the oldest build that has ended or never started when the Tenant, or
+// the server, has too many. Service.mu is held.
 func (s *Service) makeRoom(tenant sandbox.TenantID) error {
 	var own, all []*build
 	for _, b := range s.builds {
@@ -262,9 +261,9 @@ func tooMany() error {
 	return e
 }
 
-// Start begins a build that waits, and does not wait for its end. It returns
-// Invalid for a Recipe that cannot be carried out or a build that does not wait,
-// NotFound, and Exhausted when too many run.
+// Start starts a waiting build, without waiting for its end. It returns Invalid for an
+// invalid Recipe or a build that is not waiting, NotFound, and Exhausted when too many
+// builds run.
 func (s *Service) Start(tenant sandbox.TenantID, name, id string, r Recipe) error {
 	if err := r.check(); err != nil {
 		return err
@@ -293,7 +292,7 @@ func (s *Service) Start(tenant sandbox.TenantID, name, id string, r Recipe) erro
 	return nil
 }
 
-// mayStart reports whether one more build may run. Service.mu is held.
+// mayStart reports whether one more build may start. Service.mu is held.
 func (s *Service) mayStart(tenant sandbox.TenantID) bool {
 	own, all := 0, 0
 	for _, b := range s.builds {
@@ -317,7 +316,7 @@ func (s *Service) find(tenant sandbox.TenantID, name, id string) (*build, error)
 	return s.lookUp(tenant, name, id)
 }
 
-// lookUp is find while Service.mu is held.
+// lookUp is find with Service.mu held.
 func (s *Service) lookUp(tenant sandbox.TenantID, name, id string) (*build, error) {
 	b := s.builds[id]
 	if b == nil || b.record.Tenant != tenant || b.record.Name != name {
@@ -326,7 +325,7 @@ func (s *Service) lookUp(tenant sandbox.TenantID, name, id string) (*build, erro
 	return b, nil
 }
 
-// Known reports whether there is a build of a Template.
+// Known reports whether a Template has a build.
 func (s *Service) Known(tenant sandbox.TenantID, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,8 +347,7 @@ func (s *Service) Build(tenant sandbox.TenantID, name, id string) (Build, []Line
 	return record, lines, nil
 }
 
-// Ended returns what there is to tell of builds, of every Tenant, that ended at a time
-// or later.
+// Ended returns the events of all Tenants' builds that ended at since or later.
 func (s *Service) Ended(since time.Time) (events []sandbox.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,8 +367,8 @@ func (s *Service) Ended(since time.Time) (events []sandbox.Event) {
 	return events
 }
 
-// Cancel ends the builds of a Template and waits until they have ended. It
-// returns how many there were.
+// Cancel cancels the builds of a Template and waits for their end. It returns their
+// number.
 func (s *Service) Cancel(ctx context.Context, tenant sandbox.TenantID, name string) (int, error) {
 	var ended []*build
 	s.mu.Lock()

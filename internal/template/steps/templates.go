@@ -13,9 +13,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
 )
 
-// Builds is the port sandbox.TemplateBuilds whose builds may also run programs: a
-// Dockerfile, and packages that are added to an image, are built step by step in a
-// Sandbox of the Tenant. The embedded port does the rest.
+// Builds is a sandbox.TemplateBuilds that can also run programs: a Dockerfile, and
+// packages added to an image, are built step by step in a Sandbox of the Tenant. The
+// embedded port handles all other builds.
 type Builds struct {
 	sandbox.TemplateBuilds
 	Steps *Service
@@ -23,7 +23,7 @@ type Builds struct {
 
 var _ sandbox.TemplateBuilds = Builds{}
 
-// imageSource begins the source of an image.
+// imageSource is the prefix of an image's source.
 const imageSource = "oci:"
 
 // Build implements sandbox.TemplateBuilds.
@@ -40,7 +40,7 @@ func (t Builds) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.
 	return t.TemplateBuilds.Build(ctx, tenant, req, archive)
 }
 
-// buildDockerfile begins a build of a Dockerfile. archive, which may be nil, is its
+// buildDockerfile starts a build of a Dockerfile. archive, which may be nil, is its
 // context.
 func (s *Service) buildDockerfile(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
 	if err := checkDockerfile(req); err != nil {
@@ -71,7 +71,7 @@ func (s *Service) buildDockerfile(ctx context.Context, tenant sandbox.TenantID, 
 
 var errNothingStarts = sandbox.Errorf(sandbox.Invalid, "a ready command waits for a start command, and there is none: name one by start, or by CMD in the Dockerfile")
 
-// checkDockerfile refuses what a Dockerfile says itself.
+// checkDockerfile rejects request fields that conflict with a Dockerfile.
 func checkDockerfile(req sandbox.TemplateRequest) error {
 	for _, both := range []struct {
 		given bool
@@ -91,8 +91,8 @@ func checkDockerfile(req sandbox.TemplateRequest) error {
 	return nil
 }
 
-// from is the image or the Template that FROM names. As with Docker, what is there
-// already goes first.
+// from returns the image or Template that FROM names. As with Docker, an existing one
+// goes first: the Template.
 func (s *Service) from(ctx context.Context, tenant sandbox.TenantID, asked string) (image, template string, err error) {
 	_, err = s.cfg.Templates.Find(ctx, tenant, asked)
 	switch {
@@ -109,7 +109,7 @@ const install = `command -v apt-get >/dev/null || { echo "the image has no apt-g
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q -o APT::Update::Error-Mode=any && apt-get install -qy --no-install-recommends -- "$@" && apt-get clean && rm -rf /var/lib/apt/lists/*`
 
-// buildPackages begins a build of an image with packages.
+// buildPackages starts a build of an image with packages.
 func (s *Service) buildPackages(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, image string) (sandbox.TemplateBuild, error) {
 	draft, err := s.draftOf(ctx, tenant, req.Template)
 	if err != nil {
@@ -156,7 +156,7 @@ func checkPackages(names []string) error {
 	return nil
 }
 
-// draftOf is what NAME or NAME:TAG names.
+// draftOf returns the Draft for NAME or NAME:TAG.
 func (s *Service) draftOf(ctx context.Context, tenant sandbox.TenantID, template string) (Draft, error) {
 	name, tag, tagged := strings.Cut(template, ":")
 	if !tagged {
@@ -169,7 +169,8 @@ func (s *Service) draftOf(ctx context.Context, tenant sandbox.TenantID, template
 	return d, s.checkDraft(ctx, tenant, d)
 }
 
-// launch announces a build and starts it. The Recipe is closed once it is over, or does not start.
+// launch announces and starts a build. The Recipe is closed after the build, or if it
+// does not start.
 func (s *Service) launch(ctx context.Context, tenant sandbox.TenantID, d Draft, r Recipe) (sandbox.TemplateBuild, error) {
 	b, err := s.Announce(ctx, tenant, d)
 	if err == nil {
@@ -182,7 +183,7 @@ func (s *Service) launch(ctx context.Context, tenant sandbox.TenantID, d Draft, 
 	return s.buildByID(tenant, b.ID)
 }
 
-// byID is find without the name of the Template.
+// byID is find without a Template name.
 func (s *Service) byID(tenant sandbox.TenantID, id string) (*build, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +202,7 @@ func (s *Service) buildByID(tenant sandbox.TenantID, id string) (sandbox.Templat
 	return b.asBuild(), nil
 }
 
-// asBuild is a build in the words of the port.
+// asBuild converts a build for the port.
 func (b *build) asBuild() sandbox.TemplateBuild {
 	r, lines := b.view()
 	made := sandbox.TemplateBuild{
@@ -231,8 +232,8 @@ func (b *build) asBuild() sandbox.TemplateBuild {
 	return made
 }
 
-// Builds implements sandbox.TemplateBuilds. Builds that a build by steps has asked for are
-// parts of that, and left out.
+// Builds implements sandbox.TemplateBuilds. It omits builds that were queued by a build
+// by steps.
 func (t Builds) Builds(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.TemplateBuild, error) {
 	all, err := t.TemplateBuilds.Builds(ctx, tenant)
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/room"
 )
 
-// Bounds of what clients send to be copied into Templates.
+// Bounds of uploads.
 const (
 	maxUpload      = 2 << 30 // bytes of one archive
-	maxUploads     = 8 << 30 // bytes of a Tenant's
-	maxUploadFiles = 1000    // of a Tenant
+	maxUploads     = 8 << 30 // total bytes of a Tenant
+	maxUploadFiles = 1000    // uploads of a Tenant
 	uploadLife     = 7 * 24 * time.Hour
-	uploadRest     = time.Hour // how long one is safe from newer ones
+	uploadRest     = time.Hour // how long an upload is protected from displacement by newer ones
 	stalled        = 24 * time.Hour
 )
 
@@ -32,22 +32,22 @@ var uploadRoom = room.Bounds{What: "what is copied by one step", Most: maxUpload
 
 var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// ValidHash reports whether s has the form of the name of an upload.
+// ValidHash reports whether s has the form of an upload's name.
 func ValidHash(s string) bool { return hashPattern.MatchString(s) }
 
-// uploads keeps archives by Tenant and by the names that clients give them, which
-// say what is in them.
+// uploads stores archives by Tenant and by name, a hash of the content that the client
+// computes.
 type uploads struct{ dir string }
 
-// folder is a Tenant's. It is named by a hash, because a TenantID may hold
-// anything.
+// folder returns a Tenant's folder. It is named by a hash, because a TenantID may hold
+// any characters.
 func (u uploads) folder(tenant sandbox.TenantID) string {
 	sum := sha256.Sum256([]byte(tenant))
 	return filepath.Join(u.dir, hex.EncodeToString(sum[:16]))
 }
 
-// Uploaded reports whether the Tenant has sent an archive of that name, and keeps
-// it for another while.
+// Uploaded reports whether the Tenant has uploaded an archive of that name, and extends
+// its life.
 func (s *Service) Uploaded(tenant sandbox.TenantID, hash string) (bool, error) {
 	if err := s.mayUpload(hash); err != nil {
 		return false, err
@@ -74,8 +74,8 @@ func (s *Service) mayUpload(hash string) error {
 	return nil
 }
 
-// Upload keeps an archive. It returns Invalid for a bad name, TooLarge, and
-// Exhausted when the Tenant or the disk has no room.
+// Upload stores an archive. It returns Invalid for a bad name, TooLarge, and Exhausted
+// when the Tenant or the disk has no room.
 func (s *Service) Upload(ctx context.Context, tenant sandbox.TenantID, hash string, archive io.Reader) error {
 	if err := s.mayUpload(hash); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *Service) Upload(ctx context.Context, tenant sandbox.TenantID, hash stri
 	return s.uploads().keep(ctx, tenant, hash, archive)
 }
 
-// open opens an upload, which counts as used.
+// open opens an upload, and marks it as used.
 func (u uploads) open(tenant sandbox.TenantID, hash string) (*os.File, error) {
 	path := filepath.Join(u.folder(tenant), hash)
 	f, err := os.Open(path)
@@ -91,11 +91,11 @@ func (u uploads) open(tenant sandbox.TenantID, hash string) (*os.File, error) {
 		return nil, fmt.Errorf("open an upload: %w", err)
 	}
 	now := time.Now()
-	_ = os.Chtimes(path, now, now) // it is only forgotten earlier
+	_ = os.Chtimes(path, now, now) // a failure only expires it earlier
 	return f, nil
 }
 
-// scratch is a file without a name in a Tenant's folder.
+// scratch returns an unlinked file in a Tenant's folder.
 func (u uploads) scratch(tenant sandbox.TenantID) (*os.File, error) {
 	dir := u.folder(tenant)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -135,8 +135,8 @@ func (u uploads) keep(ctx context.Context, tenant sandbox.TenantID, hash string,
 	return nil
 }
 
-// makeRoom removes a Tenant's oldest uploads until the rest, with one that is
-// about to be there, is within its bounds.
+// makeRoom removes a Tenant's oldest uploads until the rest and one new upload are within
+// its bounds.
 func (u uploads) makeRoom(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
