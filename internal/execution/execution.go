@@ -325,7 +325,7 @@ func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id strin
 // End ends a Tenant's Sandbox at its owner's request and returns its last record. It
 // returns NotFound for a Sandbox that is absent or has ended.
 func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	if err := s.Guests.TellUse(ctx); err != nil { // so that the certificate has the last output
+	if err := s.Guests.TellUse(ctx); err != nil { // so that the termination record has the last output
 		s.Log.WarnContext(ctx, "reporting the use of sandboxes before an end failed", telemetry.KeyError, err.Error())
 	}
 	sb, err := s.Sandboxes.End(ctx, tenant, idOrName, sandbox.CauseReleased)

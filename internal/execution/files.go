@@ -58,7 +58,7 @@ type ChmodRequest struct {
 // FileSelection chooses files below a path as ripgrep does.
 type FileSelection struct {
 	Path     string
-	Globs    []string // one of them must match, and none that begins with "!"
+	Globs    []string // at least one must match, and none with the prefix "!"
 	Hidden   bool     // also names that begin with a dot
 	NoIgnore bool     // also what .gitignore and .ignore exclude
 }
@@ -83,10 +83,10 @@ type SearchRequest struct {
 	Context    int // lines before and after, at most MaxSearchContext
 }
 
-// Found is what a search found, in order of paths and lines.
+// Found is the result of a search, in order of paths and lines.
 type Found struct {
 	Matches   []Match
-	Files     int64 // that were looked into
+	Files     int64 // that were searched
 	Truncated bool  // there may be more
 }
 
@@ -100,10 +100,10 @@ type Match struct {
 	Before, After []string
 }
 
-// Span is where in the text the pattern matches, in bytes.
+// Span is a match of the pattern in the text, as byte offsets.
 type Span struct{ Start, End int }
 
-// ArchiveFormat is how files are packed into one stream.
+// ArchiveFormat is the format of an archive stream.
 type ArchiveFormat string
 
 // The formats of archives.
@@ -113,10 +113,10 @@ const (
 	Zip   ArchiveFormat = "zip"
 )
 
-// Extracted is what was unpacked.
+// Extracted is the result of unpacking an archive.
 type Extracted struct {
 	Files, Directories, Links int64
-	Skipped                   int64 // devices and other things that are no files
+	Skipped                   int64 // devices and other special files
 	Bytes                     int64
 }
 
@@ -134,15 +134,15 @@ type ReplaceRequest struct {
 	Replacement string // with Regex, $1 and ${name} are groups
 	Regex       bool
 	IgnoreCase  bool
-	Expected    *int64 // how many occurrences there must be; nil: any number
+	Expected    *int64 // required number of occurrences; nil: any
 	DryRun      bool   // only count
 }
 
-// Replaced is what was replaced, files in order of their paths.
+// Replaced is the result of a replacement, files in order of their paths.
 type Replaced struct {
 	Count    int64
 	Files    []ReplacedFile
-	TooLarge int64 // files that were passed over
+	TooLarge int64 // files that were skipped
 }
 
 // ReplacedFile is a file with other text.
@@ -169,7 +169,7 @@ type WatchEvent struct {
 	Change   *FileChange
 }
 
-// WatchPosition is a place in what has changed.
+// WatchPosition is a position in the sequence of changes.
 type WatchPosition struct {
 	Cursor string
 	Reset  bool // changes before it are missing
@@ -182,7 +182,7 @@ type FileChange struct {
 	Cursor string // after it
 }
 
-// ChangeType is what has become of a file.
+// ChangeType is the kind of change of a file.
 type ChangeType string
 
 // The types of changes.

@@ -52,7 +52,7 @@ type Files interface {
 	List(ctx context.Context, path string, depth int) (entries []Entry, truncated bool, err error)
 	// Stat does not follow a symbolic link at the end of path.
 	Stat(ctx context.Context, path string) (Entry, error)
-	// MakeDir makes a directory and those above it. An existing directory is a
+	// MakeDir makes a directory and its missing parents. An existing directory is a
 	// Conflict.
 	MakeDir(ctx context.Context, path string) (Entry, error)
 	Move(ctx context.Context, source, destination string) (Entry, error)

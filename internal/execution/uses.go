@@ -103,7 +103,7 @@ func (g *Guests) UsedWithin(d time.Duration) map[string]bool { return g.uses.sin
 // Peek returns the client of the Guest of a running Sandbox, without counting as use.
 func (g *Guests) Peek(sb sandbox.Sandbox) Guest { return g.of(sb) }
 
-// Wrote records output of a Process of a Sandbox, for its certificate.
+// Wrote records output of a Process of a Sandbox, for its termination record.
 func (g *Guests) Wrote(sandboxID string, output []byte) { g.uses.wrote(sandboxID, output) }
 
 // TellUse reports to the session manager which Sandboxes were used since the last report.

@@ -276,8 +276,8 @@ func (b *build) tidy() error {
 	return b.keepTmp()
 }
 
-// dropLeftovers removes build leftovers, needless differences between builds, and files
-// that only take space.
+// dropLeftovers removes build leftovers, machine identities that all Sandboxes would
+// share, and files that only take space.
 func (b *build) dropLeftovers() error {
 	for _, name := range []string{
 		"etc/machine-id", "var/lib/dbus/machine-id", "var/cache/ldconfig", "debootstrap", "root/.cache",

@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
 )
 
-// KeyBytes is how long a key is, in bytes.
+// KeyBytes is the length of a key, in bytes.
 const KeyBytes = 32
 
 // sealedBy is the first byte of all sealed data: the format version.
