@@ -21,8 +21,8 @@ type Trees interface {
 	// Extract unpacks an archive into a directory, which it creates if missing, and
 	// writes nowhere else. An empty format is detected from the content.
 	Extract(ctx context.Context, user, path string, format ArchiveFormat, archive io.Reader) (Extracted, error)
-	// Replace replaces text in files, each file atomically. If the number of occurrences
-	// is not the expected one, it returns Conflict and changes nothing.
+	// Replace replaces text in files, and each file as a whole. If the number of
+	// occurrences is not the expected one, it returns Conflict and changes nothing.
 	Replace(ctx context.Context, req ReplaceRequest) (Replaced, error)
 	// Watch calls handle serially, first with the starting position and then with each
 	// change, until handle fails, ctx ends, or the directory is removed (NotFound). It

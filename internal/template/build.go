@@ -415,7 +415,7 @@ func (b *build) make(ctx context.Context) (Image, error) {
 }
 
 // spread makes ext4 place each folder made in dir in another part of the disk, by the
-// hash of its name. Ext4 does not reuse an inode that was freed within the last minutes,
+// hash of its name. Ext4 does not reuse inodes that were freed within the last minutes,
 // and skips them one by one: without spread, unpacking a tree where one was removed takes
 // nine times as long. Other file systems do not have or need the flag.
 func spread(dir string) error {

@@ -80,9 +80,9 @@ func (c *Compactor) compact(ctx context.Context, unused time.Duration) error {
 	return errors.Join(append(failed, err)...)
 }
 
-// basesFirst orders images so that each comes after its base. When an image is processed,
-// its base is then already either a delta, and the image uses that delta's base, or stays
-// whole and can be the base.
+// basesFirst orders images so that each comes after its base. The base is then already
+// processed: if it became a delta, the image uses the delta's base, otherwise the base
+// itself.
 func basesFirst(bases map[string]string) []string {
 	var order []string
 	seen := map[string]bool{}

@@ -119,8 +119,8 @@ func hostSources(host fs.FS) []packageSource {
 	return all
 }
 
-// parseOneLine parses lines such as "deb [arch=amd64 signed-by=/k]
-// http://deb.debian.org/debian bookworm main".
+// parseOneLine parses lines such as
+// "deb [arch=amd64 signed-by=/k] http://deb.debian.org/debian bookworm main".
 func parseOneLine(text string) (all []packageSource) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")

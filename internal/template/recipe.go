@@ -26,7 +26,7 @@ type Recipe struct {
 	Source   Source   `json:"source"`
 	Packages []string `json:"packages,omitempty"` // of the distribution, in addition to its defaults
 	// NPM are packages of the npm registry, NAME or NAME@VERSION, installed for all
-	// users. Without VERSION the newest at build time is installed. Their scripts run.
+	// users: the newest matching version at build time, and with their scripts.
 	NPM   []string          `json:"npm,omitempty"`
 	Files []File            `json:"files,omitempty"`
 	Env   map[string]string `json:"env,omitempty"`   // of Processes; overrides an image's

@@ -62,7 +62,7 @@ func (s Step) String() string {
 	return s.Type + " " + strings.Join(args, " ")
 }
 
-// maxStep bounds one step.
+// maxStep bounds the time of one step.
 const maxStep = time.Hour
 
 var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
