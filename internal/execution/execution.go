@@ -196,9 +196,10 @@ func New(c Config) *Service {
 // Run runs req to its end. emit, if not nil, is called serially for each Event; its error
 // ends the execution and is returned. The end of ctx ends the execution too, unless its
 // cause is Unavailable: then this server is shutting down, and the client reconnects to
-// the next one. An execution with a Key continues for abandonTime, in which a request
-// with the same Key can take it up. Code that fails, times out or dies with its Sandbox
-// is a Result, not an error. So is code whose Sandbox was paused; it continues on resume.
+// the next one. With a Key, the execution first continues for abandonTime, in which a
+// request with the same Key can take it up. Code that fails, times out or dies with its
+// Sandbox is a Result, not an error. So is code whose Sandbox was paused; it continues on
+// resume.
 //
 // Run returns Invalid or TooLarge for a request that cannot be run, NotFound for an
 // absent Sandbox, Conflict for a Sandbox that is not running, Unavailable for a Sandbox

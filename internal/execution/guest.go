@@ -148,7 +148,7 @@ type RunEnd struct {
 	StderrDropped int64
 
 	Took           time.Duration // of a Process
-	Unmade         bool          // the compiler, or the write of the code to a file, failed
+	Unmade         bool          // the end of the compiler or of the write of the code, not of the program
 	Lost           bool          // of a context: its interpreter ended
 	Interrupted    bool          // of a context: on request
 	ResultsDropped int64         // Values beyond the limit of one execution
