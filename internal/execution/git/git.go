@@ -115,6 +115,7 @@ func (r Repo) git(ctx context.Context, c call) (output, error) {
 	case end.Status == execution.StatusOK && end.ExitCode == 0:
 		return out, nil
 	case end.Status == execution.StatusOK:
+		out.stdout = []byte(c.secret.hide(string(out.stdout))) // the reason may quote it
 		return out, &failure{out}
 	case end.Status == execution.StatusTimeout:
 		return out, sandbox.Errorf(sandbox.Timeout, "git did not end within %s", req.Timeout)

@@ -473,3 +473,29 @@ func TestCredentialsAreNotSentOn(t *testing.T) {
 		t.Error("nobody was led anywhere")
 	}
 }
+
+// echoing is a Guest whose git repeats the password on the stream that it reports on.
+type echoing struct {
+	git.Runner
+	stdout, stderr string
+}
+
+func (e echoing) Run(_ context.Context, _ execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+	err := handle(execution.RunEvent{Stdout: []byte(e.stdout), Stderr: []byte(e.stderr)})
+	return execution.RunEnd{Status: execution.StatusOK, ExitCode: 1}, err
+}
+
+func (echoing) Programs(_ context.Context, names []string) ([]string, error) { return names, nil }
+
+// A password is not in an error, on whichever stream a program of the Sandbox writes it.
+func TestCredentialsAreNotInErrors(t *testing.T) {
+	for name, guest := range map[string]echoing{
+		"standard output": {stdout: "error: refused " + secret + "\n"}, "standard error": {stderr: "fatal: refused " + secret + "\n"},
+	} {
+		repo := git.Repo{Guest: guest, Path: "/workspace"}
+		_, err := repo.Clone(t.Context(), git.Clone{URL: "https://git.example/x.git", Credentials: &git.Credentials{Username: "ada", Password: secret}, Timeout: 60e9})
+		if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "refused ***") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
