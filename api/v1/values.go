@@ -42,13 +42,17 @@ func (s *Seconds) Duration() time.Duration {
 	return time.Duration(*s)
 }
 
-// SecondsOf is nil for zero.
-func SecondsOf(d time.Duration) *Seconds {
-	if d == 0 {
+// NonZero is nil for zero: a field that is absent from the JSON.
+func NonZero[T comparable](value T) *T {
+	var zero T
+	if value == zero {
 		return nil
 	}
-	return new(Seconds(d))
+	return &value
 }
+
+// SecondsOf is nil for zero.
+func SecondsOf(d time.Duration) *Seconds { return NonZero(Seconds(d)) }
 
 // SecondsOrNone is a length of time; 0 or null in JSON mean none.
 type SecondsOrNone time.Duration
@@ -165,7 +169,7 @@ func (n *Network) UnmarshalJSON(raw []byte) error {
 	if len(raw) > 0 && raw[0] != '{' {
 		var simple string
 		if err := json.Unmarshal(raw, &simple); err != nil || simple == "" || simple[0] == '{' {
-			text = "" // gets the error of any other text that is no policy
+			text = "" // an invalid policy, for which ParseNetworkPolicy has the error
 		} else {
 			text = simple
 		}

@@ -103,7 +103,7 @@ func (n *creation) register(cmd *cobra.Command) {
 // asked returns the request, and whether any flag sets a part of it.
 func (n *creation) asked() (v1.CreateRequest, bool) {
 	r := n.request
-	if size := (v1.Resources{CPUs: given(n.size.cpus), MemoryMB: given(n.size.memory), DiskMB: given(n.size.disk)}); size != (v1.Resources{}) {
+	if size := (v1.Resources{CPUs: v1.NonZero(n.size.cpus), MemoryMB: v1.NonZero(n.size.memory), DiskMB: v1.NonZero(n.size.disk)}); size != (v1.Resources{}) {
 		r.Resources = &size
 	}
 	if len(n.volumes) > 0 {

@@ -118,10 +118,10 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 // Templates, in bytes. This month's egress is not set.
 func QuotaViewsOf(q sandbox.Quota, used sandbox.QuotaUse, templates int64) (limits, has v1.Quota) {
 	limits = v1.Quota{
-		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),
-		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), BandwidthMbps: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
-		Volumes: given(q.Volumes), VolumeMB: given(q.VolumeBytes >> 20), TemplateMB: given(q.TemplateBytes >> 20),
-		KeepSnapshots: given(q.Retention.Snapshots), KeepSnapshotMB: given(q.Retention.Bytes >> 20), KeepSnapshotHours: given(int64(q.Retention.Age / time.Hour)),
+		Sandboxes: v1.NonZero(q.Sandboxes), CPUs: v1.NonZero(q.CPUs), MemoryMB: v1.NonZero(q.MemoryBytes >> 20), DiskMB: v1.NonZero(q.DiskBytes >> 20),
+		CreatesPerMinute: v1.NonZero(q.CreatesPerMinute), SessionMinutes: v1.NonZero(int64(q.SessionLength / time.Minute)), SnapshotMB: v1.NonZero(q.SnapshotBytes >> 20), BandwidthMbps: v1.NonZero(q.Bandwidth / sandbox.Megabit), EgressMB: v1.NonZero(q.EgressBytes >> 20),
+		Volumes: v1.NonZero(q.Volumes), VolumeMB: v1.NonZero(q.VolumeBytes >> 20), TemplateMB: v1.NonZero(q.TemplateBytes >> 20),
+		KeepSnapshots: v1.NonZero(q.Retention.Snapshots), KeepSnapshotMB: v1.NonZero(q.Retention.Bytes >> 20), KeepSnapshotHours: v1.NonZero(int64(q.Retention.Age / time.Hour)),
 	}
 	const mib = 1 << 20
 	has = v1.Quota{
@@ -136,12 +136,4 @@ func QuotaViewsOf(q sandbox.Quota, used sandbox.QuotaUse, templates int64) (limi
 func wholeMiB(n int64) int64 {
 	const mib = 1 << 20
 	return (n + mib - 1) / mib
-}
-
-// given is nil for zero.
-func given[T int64 | float64](n T) *T {
-	if n == 0 {
-		return nil
-	}
-	return &n
 }
