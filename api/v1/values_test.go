@@ -19,7 +19,7 @@ func TestSandboxOfANewerServer(t *testing.T) {
 	}
 }
 
-// What a client asks for is what the server reads.
+// The server decodes a request to the values that the client encoded.
 func TestRequestsReturn(t *testing.T) {
 	asked := v1.CreateRequest{
 		Name: "a", TimeoutSeconds: v1.SecondsOf(90 * time.Second), IdleTimeoutSeconds: v1.SecondsOrNone(1500 * time.Millisecond),

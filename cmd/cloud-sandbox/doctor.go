@@ -19,10 +19,10 @@ import (
 func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look at this machine for what keeps a server from running well",
-		Long: `Look at this machine for what keeps a server from running well, and say how to
-mend it: kernel, rights, cgroups, namespaces, memory, limits, data folder, disk,
-address, clock, and what a stopped server left.
+		Short: "Find the faults of this machine that affect a server",
+		Long: `Find the faults of this machine that affect a server, and say how to mend them:
+kernel, rights, cgroups, namespaces, memory, limits, data folder, disk,
+address, clock, and leftovers of a stopped server.
 
 Each check is "ok", a "warning" or a "problem", which keeps a server or its
 sandboxes from starting. With a problem the exit code is 1. It changes nothing.

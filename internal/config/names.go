@@ -18,8 +18,8 @@ var otherNames = []string{
 	"CLOUD_SANDBOX_REGISTRIES", "npm_config_registry", // of the builder
 }
 
-// quietNames are variables that nobody sets by hand for a server but that its environment
-// may contain: from the launcher, from a Guest's shells inside a Sandbox, and from tests
+// quietNames are variables that are no settings of an operator. The environment of a server
+// may contain them: from the launcher, from a Guest's shells inside a Sandbox, and from tests
 // and scripts.
 var quietNames = []string{
 	"CLOUD_SANDBOX_LAUNCH_LISTENERS", "CLOUD_SANDBOX_LAUNCH_HOST", "CLOUD_SANDBOX_LAUNCH_EARLIER",
@@ -48,7 +48,7 @@ func documentedNames() []string {
 var kubernetesName = regexp.MustCompile(`^CLOUD_SANDBOX_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // ofKubernetes reports whether Kubernetes set a variable. CLOUD_SANDBOX_PORT with a
-// number is not Kubernetes': somebody may take it for a setting.
+// number is not a variable of Kubernetes: an operator may have meant a setting.
 func ofKubernetes(name, value string) bool {
 	return kubernetesName.MatchString(name) && (!strings.HasSuffix(name, "_PORT") || strings.Contains(name, "SERVICE_PORT") || strings.Contains(value, "://") ||
 		strings.HasSuffix(name, "_TCP_PORT") || strings.HasSuffix(name, "_UDP_PORT") || strings.HasSuffix(name, "_SCTP_PORT"))

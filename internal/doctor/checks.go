@@ -346,7 +346,7 @@ func (h Host) clock() Finding {
 	case h.Now.Before(builtAfter):
 		return problem("the clock says "+h.Now.UTC().Format(time.DateOnly)+", so that tokens and certificates are not valid", "set it, and keep it with chrony or systemd-timesyncd")
 	case !h.Synced:
-		return warning("nobody keeps the clock right, and tokens and deadlines are by it", "run chrony or systemd-timesyncd; on a virtual machine the host may do it")
+		return warning("no service synchronizes the clock, on which tokens and deadlines depend", "run chrony or systemd-timesyncd; on a virtual machine the host may do it")
 	}
 	return ok("%s", h.Now.UTC().Format(time.RFC3339))
 }

@@ -442,7 +442,7 @@ func (e *Engine) publish(ev sandbox.BootEvent) {
 	select {
 	case e.events <- ev:
 	default:
-		e.cfg.Log.Error("an event was dropped: nobody watches the engine", telemetry.KeyBoot, ev.ID, "kind", string(ev.Kind))
+		e.cfg.Log.Error("dropping an event, because the engine has no watcher", telemetry.KeyBoot, ev.ID, "kind", string(ev.Kind))
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A Boot that nobody asks for anything sleeps: of a thousand, each wake-up takes
-// processor time from those that work. The Guest's runtime used to wake up once a
-// minute, and its sentry three times more for that.
+// A Boot without requests sleeps. With a thousand Boots, each wake-up takes processor
+// time from the busy ones. The Guest's runtime used to wake up once a minute, and each
+// time its sentry woke up three times more.
 func TestIdleBootSleeps(t *testing.T) {
 	t.Parallel() // it only waits, for a minute
 	s := newStage(t)
