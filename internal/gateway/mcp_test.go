@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/mcp/mcptest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
@@ -50,17 +51,7 @@ func (f *fixture) mcp(token, query string) *mcpClient {
 // tool calls a tool and returns the text of its result.
 func (c *mcpClient) tool(name string, arguments any) (string, bool) {
 	c.t.Helper()
-	r, err := c.CallTool(c.t.Context(), &sdk.CallToolParams{Name: name, Arguments: arguments})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	var b strings.Builder
-	for _, part := range r.Content {
-		if s, ok := part.(*sdk.TextContent); ok {
-			b.WriteString(s.Text)
-		}
-	}
-	return b.String(), r.IsError
+	return mcptest.Call(c.t, c.ClientSession, name, arguments)
 }
 
 // runs has the fake guest run code as a program that says hello, and one that waits.

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/mcp/mcptest"
 )
 
 // api is a server that knows one sandbox, and remembers what it was asked.
@@ -130,17 +131,7 @@ func connect(t *testing.T, a *api, set Set, o Options) *connected {
 // tool calls a tool and returns its text.
 func (c *connected) tool(name string, arguments any) (string, bool) {
 	c.t.Helper()
-	r, err := c.CallTool(c.t.Context(), &sdk.CallToolParams{Name: name, Arguments: arguments})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	var b strings.Builder
-	for _, part := range r.Content {
-		if s, ok := part.(*sdk.TextContent); ok {
-			b.WriteString(s.Text)
-		}
-	}
-	return b.String(), r.IsError
+	return mcptest.Call(c.t, c.ClientSession, name, arguments)
 }
 
 // A session creates one sandbox, however many calls need it at once, with its name, so
