@@ -113,14 +113,6 @@ func (n *creation) asked() (v1.CreateRequest, bool) {
 	return r, r.Template != "" || r.Network != "" || r.Resources != nil || r.Volumes != nil
 }
 
-// given returns nil for zero.
-func given[T int64 | float64](n T) *T {
-	if n == 0 {
-		return nil
-	}
-	return &n
-}
-
 // policy returns the policy that --network, --allow and --deny describe; empty: none
 // given. If only lists are given, other destinations get the stricter default that
 // fits: "none" with --allow, or else "public". The server checks it.
