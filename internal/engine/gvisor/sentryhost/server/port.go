@@ -204,10 +204,11 @@ func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 	}
 	most := m.Shape.MemoryBytes + m.Shape.DiskBytes + stateRoom
 	for i, f := range m.Files {
-		if f.Name != want[i] || f.Bytes <= 0 || f.Layer < 0 || f.Layer > maxImage || f.Bytes-f.Layer > most || len(sums[i]) != sha256.Size {
+		last := i == len(want)-1 // the pages, which are none where no file has content
+		if f.Name != want[i] || f.Bytes < 0 || f.Bytes == 0 && !last || f.Layer < 0 || f.Layer > maxImage || f.Bytes-f.Layer > most || len(sums[i]) != sha256.Size {
 			return fmt.Errorf("it lists %.80q of %d bytes", f.Name, f.Bytes)
 		}
-		if pages := m.Memory && i == len(want)-1; f.Layer > f.Bytes || f.Layer%pageBytes != 0 || f.Layer > 0 && !pages {
+		if pages := m.Memory && last; f.Layer > f.Bytes || f.Layer%pageBytes != 0 || f.Layer > 0 && !pages {
 			return fmt.Errorf("it lists a layer of %d bytes in %.80q", f.Layer, f.Name)
 		}
 		most -= f.Bytes - f.Layer // a layer has holes

@@ -38,6 +38,12 @@ func stateOf(t *testing.T, h *Host, memory bool) string {
 
 func stateOfImage(t *testing.T, h *Host, memory bool, image string) string {
 	t.Helper()
+	return stateOfPages(t, h, memory, image, -1)
+}
+
+// stateOfPages is stateOfImage with a pages file of n bytes; -1: of some.
+func stateOfPages(t *testing.T, h *Host, memory bool, image string, n int) string {
+	t.Helper()
 	m := &sentryhost.Manifest{
 		Name: sandbox.NewSnapshotID(), Boot: sandbox.NewBootID(), Memory: memory, Build: "build", Engine: h.engineVersion(),
 		Image: image, Shape: sandbox.DefaultShape(),
@@ -45,7 +51,11 @@ func stateOfImage(t *testing.T, h *Host, memory bool, image string) string {
 	d, err := h.newDraft(m, 1<<20, 0)
 	must(t, err)
 	for i, f := range d.files {
-		_, err := f.Write(bytes.Repeat([]byte{byte(i + 1)}, 1000*(i+1)))
+		bytesOf := 1000 * (i + 1)
+		if n >= 0 && i == len(d.files)-1 {
+			bytesOf = n
+		}
+		_, err := f.Write(bytes.Repeat([]byte{byte(i + 1)}, bytesOf))
 		must(t, err)
 	}
 	_, err = d.finish()
@@ -130,6 +140,18 @@ func TestExportAndTake(t *testing.T) {
 			t.Errorf("taken as what is there: %v", err)
 		}
 		must(t, to.deleteSaved(next))
+	}
+}
+
+// The layer of a sandbox whose files are all empty has no pages.
+func TestTakeWithoutPages(t *testing.T) {
+	from, to := portHost(t), portHost(t)
+	own, err := from.keys.Own()
+	must(t, err)
+	must(t, to.keys.Trust(own))
+	s := exported(t, from, stateOfPages(t, from, false, "image", 0))
+	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -97,11 +98,12 @@ func (h *Host) startShard(n int) (*shard, error) {
 		return nil, fmt.Errorf("start a link shard: %w", err)
 	}
 	s := &shard{Number: n, Pid: cmd.Process.Pid, gone: make(chan struct{})}
-	_ = cmd.Process.Release() // watchShard reaps it by pid
 	if err := h.placeShard(s); err != nil {
-		_ = unix.Kill(s.Pid, unix.SIGKILL)
-		return nil, err
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, errors.Join(err, h.removeShard(n))
 	}
+	_ = cmd.Process.Release() // watchShard reaps it by pid
 	return s, nil
 }
 
@@ -199,11 +201,16 @@ func (h *Host) endShards() {
 	for _, s := range shards {
 		_ = unix.Kill(s.Pid, unix.SIGKILL)
 		<-s.gone
-		for _, ext := range []string{".sock", ".json"} {
-			os.Remove(h.shardPath(s.Number, ext))
-		}
-		if err := h.groups.Open("link-" + strconv.Itoa(s.Number)).Remove(removeWait); err != nil {
+		if err := h.removeShard(s.Number); err != nil {
 			h.log.Error("removing the cgroup of a link shard failed", "shard", s.Number, telemetry.KeyError, err)
 		}
 	}
+}
+
+// removeShard removes what shard n, which has ended, leaves: socket, record and group.
+func (h *Host) removeShard(n int) error {
+	for _, ext := range []string{".sock", ".json"} {
+		os.Remove(h.shardPath(n, ext))
+	}
+	return h.groups.Open("link-" + strconv.Itoa(n)).Remove(removeWait)
 }
