@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	schedulerv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/scheduler/v1"
@@ -101,6 +103,39 @@ func TestAwayProcess(t *testing.T) {
 			t.Errorf("%+v after %v", err, took)
 		}
 	})
+}
+
+// A host that takes no connection is given up soon: nothing was sent, so the call may be
+// repeated elsewhere.
+func TestUnreachableHost(t *testing.T) {
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(l)
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(l, 0)); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := unix.Getsockname(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
+	for { // connections that nobody accepts fill its backlog
+		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
+		if err != nil {
+			break
+		}
+		defer conn.Close()
+	}
+	p := NewPlacement("http://"+address, Self{Role: SessionManager, Keys: testKeys(t)})
+	defer p.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = p.Place(ctx, "", sandbox.Shape{})
+	if sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != awayAdvice || ctx.Err() != nil {
+		t.Errorf("%v", err)
+	}
 }
 
 // A process that was killed is waited for a little, because it is started again.

@@ -31,6 +31,8 @@ const (
 	// that was killed restarts sooner. Nothing has been sent yet, so any call may wait.
 	startWait  = time.Second
 	startPause = 20 * time.Millisecond
+	// reachLimit bounds making a connection: a host that takes longer is off, or cut off.
+	reachLimit = time.Second
 	// maxMessage bounds one message between our own processes, in bytes.
 	maxMessage = 64 << 20
 	// maxIdle bounds the idle connections to one process.
@@ -94,13 +96,13 @@ func newPeer(role Role, address string, self Self) *peer {
 }
 
 // connect dials the process. It waits up to startWait for a process that does not
-// listen.
+// listen, and reachLimit for a host that does not answer.
 func (p *peer) connect(ctx context.Context) (net.Conn, error) {
 	network, address := "unix", strings.TrimPrefix(p.address, unixPrefix)
 	if address == p.address {
 		network, address = "tcp", strings.TrimPrefix(p.address, "http://")
 	}
-	var d net.Dialer
+	d := net.Dialer{Timeout: reachLimit}
 	for began := time.Now(); ; {
 		conn, err := d.DialContext(ctx, network, address)
 		absent := errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)

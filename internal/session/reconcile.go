@@ -80,16 +80,20 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	for _, sb := range records {
 		byNode[sb.Boot.Node] = append(byNode[sb.Boot.Node], sb)
 	}
-	var errs []error
+	work := newGroupOf(parallelNodes)
 	for node, records := range byNode {
-		if err := m.reconcileNode(ctx, node, records); err != nil {
-			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
-		}
+		work.do(func() error {
+			if err := m.reconcileNode(ctx, node, records); err != nil {
+				return fmt.Errorf("node %s: %w", node, err)
+			}
+			return nil
+		})
 	}
+	failed := work.wait()
 	if err := m.sweepAll(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("sweep: %w", err))
+		return errors.Join(failed, fmt.Errorf("sweep: %w", err))
 	}
-	return errors.Join(errs...)
+	return failed
 }
 
 // reconcileNode compares the records of a Node with its Boots.

@@ -30,6 +30,9 @@ const (
 	stopPatience = 5 * time.Minute
 	// parallelEnds bounds the concurrent ends of Sandboxes by deadlines or reconciling.
 	parallelEnds = 8
+	// parallelNodes bounds the Nodes that are asked at once, so that silent ones delay
+	// the others only when there are many.
+	parallelNodes = 64
 )
 
 // Config holds the operator's settings; the zero value works.

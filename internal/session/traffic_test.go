@@ -1,8 +1,10 @@
 package session_test
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -104,5 +106,42 @@ func TestRefusalsAreTold(t *testing.T) {
 		if !slices.Equal(w.events, want) {
 			t.Errorf("told are %+v", w.events)
 		}
+	})
+}
+
+// A Node that does not answer keeps neither traffic nor Boots of other Nodes from being
+// seen, and delays them by its own silence alone.
+func TestSilentNodesDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c", "d")
+		defer w.close()
+		sb := w.create("t", sandbox.CreateRequest{})
+		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
+		w.nodes.mu.Lock()
+		w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Sent: 100}}}
+		w.nodes.onList = func(ctx context.Context, node string) error {
+			if node == sb.Boot.Node {
+				return nil
+			}
+			<-ctx.Done()
+			return sandbox.Errorf(sandbox.Unavailable, "node %s is silent", node).WithCause(ctx.Err())
+		}
+		w.nodes.mu.Unlock()
+		w.run()
+		w.pass(15 * time.Second)
+		day := sandbox.DayOf(time.Now())
+		page, err := w.store.Usage(t.Context(), sandbox.UsageQuery{Tenant: "t", Sandbox: sb.ID, From: day - 1, To: day + 1})
+		if err != nil || len(page.Rows) != 1 || page.Rows[0].Traffic.Sent != 100 {
+			t.Errorf("%+v, %v", page, err)
+		}
+		w.stop()
+		began := time.Now()
+		if err := w.m.Reconcile(t.Context()); err == nil {
+			t.Error("silent nodes are no error")
+		}
+		if took := time.Since(began); took > 11*time.Second {
+			t.Errorf("three silent nodes delayed reconciling by %v", took)
+		}
+		w.nodes.mend()
 	})
 }

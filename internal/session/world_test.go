@@ -91,6 +91,8 @@ type faults struct {
 	// runs before one is deleted; its error fails the call.
 	onVolume   func(v sandbox.VolumeSpec) error
 	onNoVolume func(id string) error
+	// onList runs before a Node lists its Boots or traffic; its error fails the call.
+	onList func(ctx context.Context, node string) error
 }
 
 func newNodes(names ...string) *nodes {
@@ -420,7 +422,12 @@ func (n *nodes) still(id string) bool {
 	return n.frozen[id]
 }
 
-func (n *nodes) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, error) {
+func (n *nodes) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
+	if onList := n.present().onList; onList != nil {
+		if err := onList(ctx, node); err != nil {
+			return nil, err
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.reach(node); err != nil {
@@ -434,7 +441,12 @@ func (n *nodes) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, erro
 }
 
 // Traffic is what a test says that Boots carried.
-func (n *nodes) Traffic(_ context.Context, node string) ([]sandbox.BootTraffic, error) {
+func (n *nodes) Traffic(ctx context.Context, node string) ([]sandbox.BootTraffic, error) {
+	if onList := n.present().onList; onList != nil {
+		if err := onList(ctx, node); err != nil {
+			return nil, err
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.traffic), n.reach(node)

@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -18,7 +19,8 @@ type NodeState struct {
 	Err error
 }
 
-// NodeStates asks every Node for its numbers.
+// NodeStates asks every Node for its numbers, all at once: a silent Node leaves the answers
+// of the others as they are.
 func (a *API) NodeStates(ctx context.Context) ([]NodeState, error) {
 	ctx, cancel := context.WithTimeout(ctx, NodeTime)
 	defer cancel()
@@ -27,14 +29,18 @@ func (a *API) NodeStates(ctx context.Context) ([]NodeState, error) {
 		return nil, err
 	}
 	states := make([]NodeState, len(names))
+	var asked sync.WaitGroup
 	for i, name := range names {
-		stats, err := a.Reports.Stats(ctx, name)
-		states[i] = NodeState{NodeStats: stats, Err: err}
-		states[i].Node = name
-		if err != nil {
-			states[i].Ready, states[i].NotReady = false, []string{"it does not answer"}
-		}
+		asked.Go(func() {
+			stats, err := a.Reports.Stats(ctx, name)
+			states[i] = NodeState{NodeStats: stats, Err: err}
+			states[i].Node = name
+			if err != nil {
+				states[i].Ready, states[i].NotReady = false, []string{"it does not answer"}
+			}
+		})
 	}
+	asked.Wait()
 	return states, nil
 }
 
