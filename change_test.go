@@ -133,9 +133,9 @@ func TestOutputTail(t *testing.T) {
 	if !strings.HasSuffix(text, "ééend") || strings.ContainsRune(text, utf8.RuneError) || len(text) < sandbox.MaxOutputTail-1 {
 		t.Errorf("the tail has %d bytes: %.20q", len(text), text)
 	}
-	for _, hostile := range []string{"", "\x80", "\x80\x80\x80\x80\x80", strings.Repeat("a\xff", sandbox.MaxOutputTail/2)} {
+	for _, hostile := range []string{"", "\x80", "\x80\x80\x80\x80\x80", strings.Repeat("a\xff", sandbox.MaxOutputTail/2), strings.Repeat("a\x00", sandbox.MaxOutputTail/2)} {
 		text := sandbox.TailText([]byte(hostile))
-		if !utf8.ValidString(text) || len(text) > sandbox.MaxOutputTail {
+		if !utf8.ValidString(text) || len(text) > sandbox.MaxOutputTail || strings.ContainsRune(text, 0) {
 			t.Errorf("%.10q gives %d bytes, valid: %v", hostile, len(text), utf8.ValidString(text))
 		}
 	}

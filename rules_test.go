@@ -195,6 +195,8 @@ func TestCreateRequestCheck(t *testing.T) {
 		{"long env", sandbox.CreateRequest{Env: map[string]string{"A": strings.Repeat("x", 1<<20)}}, false},
 		{"metadata", sandbox.CreateRequest{Metadata: map[string]string{"any key": "x"}}, true},
 		{"metadata without a key", sandbox.CreateRequest{Metadata: map[string]string{"": "x"}}, false},
+		{"metadata with a zero byte", sandbox.CreateRequest{Metadata: map[string]string{"a": "b\x00"}}, false},
+		{"a metadata key with a zero byte", sandbox.CreateRequest{Metadata: map[string]string{"a\x00": "b"}}, false},
 		{"much metadata", sandbox.CreateRequest{Metadata: many}, false},
 		{"long metadata", sandbox.CreateRequest{Metadata: map[string]string{"a": strings.Repeat("x", 1<<20)}}, false},
 	} {

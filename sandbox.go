@@ -107,14 +107,15 @@ func KeepTail(kept, output []byte) []byte {
 }
 
 // TailText converts kept to an OutputTail. It drops a partial character at the beginning
-// and replaces invalid UTF-8 with U+FFFD.
+// and replaces invalid UTF-8, and zero bytes, which PostgreSQL's text cannot hold, with
+// U+FFFD.
 func TailText(kept []byte) string {
 	for range utf8.UTFMax - 1 {
 		if len(kept) > 0 && !utf8.RuneStart(kept[0]) {
 			kept = kept[1:]
 		}
 	}
-	text := strings.ToValidUTF8(string(kept), "\uFFFD")
+	text := strings.ReplaceAll(strings.ToValidUTF8(string(kept), "\uFFFD"), "\x00", "\uFFFD")
 	if extra := len(text) - MaxOutputTail; extra > 0 { // a replacement is longer than the bytes that it replaces
 		text = strings.ToValidUTF8(text[extra:], "")
 	}

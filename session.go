@@ -423,6 +423,9 @@ func checkMetadata(m map[string]string) error {
 		if k == "" {
 			return Errorf(Invalid, "a metadata key is empty")
 		}
+		if strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0) {
+			return Errorf(Invalid, "the metadata %.80q holds a zero byte: remove it", k)
+		}
 		size += len(k) + len(v)
 	}
 	if len(m) > maxMetadataPairs || size > maxMetadataBytes {
