@@ -130,18 +130,30 @@ type OnceStore interface {
 
 // NodeRecord is a Node and its Lease: its time-limited right to run Boots.
 type NodeRecord struct {
-	Name   string
+	Name string
+	// Holder is the identity of the data folder that has the Lease. Two hosts that were
+	// given the same name differ in it.
+	Holder string
+	// Epoch counts the terms of the Name's Lease, from 1. A term ends when the Lease
+	// expires before it is renewed.
+	Epoch  int64
 	Engine string
 	// Address is where other processes reach the Node, "unix:PATH" or an http URL; empty
 	// if the Node is reachable only inside its own process.
 	Address    string
-	LeaseUntil time.Time
+	LeaseUntil time.Time // by the Store's clock
 }
 
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
-	// RenewLease inserts or updates a Node's record.
-	RenewLease(ctx context.Context, n NodeRecord) error
+	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
+	// clock, and returns the record. n's Epoch and LeaseUntil are ignored. Conflict while
+	// another Holder has the Lease.
+	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
+	// RetireNodes deletes the records of Nodes whose Lease expired before a time, unless
+	// a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It returns
+	// their names.
+	RetireNodes(ctx context.Context, before time.Time) ([]string, error)
 	// Nodes returns all records by name.
 	Nodes(ctx context.Context) ([]NodeRecord, error)
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -134,6 +135,9 @@ type Node struct {
 	reports  reports
 	carrying chan struct{} // holds one for each export and import under way
 	volumes  volumes
+	holder   string // of the Lease
+
+	displaced atomic.Bool // another host has the Lease
 
 	mu       sync.Mutex
 	boots    map[string]*boot     // every Boot of this Node, by ID
@@ -190,7 +194,7 @@ type owner struct {
 
 // Open returns a Node that has recovered every Boot an earlier process left: bound ones
 // keep their Sandboxes, blank ones return to their Pools, the rest are destroyed. It
-// takes the Node's Lease. No background work runs until Run.
+// takes the Node's Lease first: Conflict while another host has it. No background work runs until Run.
 func Open(ctx context.Context, cfg Config) (*Node, error) {
 	n, err := prepare(cfg)
 	if err != nil {
@@ -199,11 +203,14 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if n.features, err = n.engine.Probe(ctx); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	if err := n.recover(ctx); err != nil {
-		return nil, fmt.Errorf("take up running boots: %w", err)
+	if n.holder, err = holderOf(cfg.Dir); err != nil {
+		return nil, err
 	}
 	if err := n.renewLease(ctx); err != nil {
 		return nil, fmt.Errorf("take the lease: %w", err)
+	}
+	if err := n.recover(ctx); err != nil {
+		return nil, fmt.Errorf("take up running boots: %w", err)
 	}
 	return n, nil
 }
@@ -363,6 +370,9 @@ func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) 
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	stats := sandbox.NodeStats{Node: n.cfg.Name, Engine: n.features, Bound: len(n.owners)}
+	if n.displaced.Load() {
+		stats.NotReady = append(stats.NotReady, displacedReason)
+	}
 	for _, p := range n.pools {
 		stats.Pools = append(stats.Pools, p.stats())
 		if why := p.notReady(); why != "" {

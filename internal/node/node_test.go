@@ -55,11 +55,29 @@ func (i *images) set(digest string) {
 type leases struct {
 	sandbox.NodeStore
 	renewed atomic.Int64
+
+	mu      sync.Mutex
+	holders []string // of the renewals
+	other   string   // who has the Lease instead
 }
 
-func (l *leases) RenewLease(context.Context, sandbox.NodeRecord) error {
+func (l *leases) RenewLease(_ context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.other != "" && l.other != n.Holder {
+		return n, sandbox.Errorf(sandbox.Conflict, "another node has the name")
+	}
 	l.renewed.Add(1)
-	return nil
+	l.holders = append(l.holders, n.Holder)
+	n.Epoch, n.LeaseUntil = 1, time.Now().Add(life)
+	return n, nil
+}
+
+// give gives the Lease to another Holder; "" takes it back.
+func (l *leases) give(other string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.other = other
 }
 
 // host is what the machine has left.
@@ -1516,6 +1534,36 @@ func TestLease(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := w.leases.renewed.Load() - before; n < 11 || n > 13 {
 			t.Errorf("renewed %d times in a minute, want every 5 s", n)
+		}
+	})
+}
+
+// A Node whose name another host has starts nothing, and goes on when that host is gone.
+func TestNameOfAnother(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		w.leases.give("another")
+		time.Sleep(time.Minute)
+		if s := w.stats(); s.Ready || !slices.Contains(s.NotReady, "another node has its name") {
+			t.Errorf("%+v", s)
+		}
+		_, err := w.node.Start(t.Context(), name, request("refused"))
+		if !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Start = %v", err)
+		}
+		if _, err := node.Open(t.Context(), w.cfg); !errors.Is(err, sandbox.Conflict) {
+			t.Errorf("Open = %v", err)
+		}
+		w.leases.give("")
+		time.Sleep(time.Minute)
+		if s := w.stats(); !s.Ready {
+			t.Errorf("%+v", s)
+		}
+		w.start(request("taken"))
+		w.restart()
+		w.leases.mu.Lock()
+		defer w.leases.mu.Unlock()
+		if all := slices.Compact(w.leases.holders); len(all) != 1 || all[0] == "" {
+			t.Errorf("the holders are %q", all)
 		}
 	})
 }

@@ -37,6 +37,9 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	if err := checkStart(req); err != nil {
 		return sandbox.Started{}, err
 	}
+	if err := n.checkLease(); err != nil {
+		return sandbox.Started{}, err
+	}
 	if err := n.checkVolumes(req.Binding); err != nil {
 		return sandbox.Started{}, err
 	}

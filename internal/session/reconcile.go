@@ -18,6 +18,8 @@ const (
 	lastMend  = 30 * time.Second
 	// listLimit bounds listing the Boots or traffic of a Node.
 	listLimit = 10 * time.Second
+	// nodeKept is how long after its Lease the record of an empty Node is kept.
+	nodeKept = 24 * time.Hour
 )
 
 // keepReconciled reconciles at once, then regularly, and soon after a failure, until ctx
@@ -54,7 +56,8 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 // and resumes that no process works on, and finishes recorded ends. A Sandbox whose Boot
 // is gone returns to its last checkpoint, or ends with engine_lost, or with node_lost
 // when its Node is gone. A Boot with an old Revision is updated; a Boot that no record
-// owns is stopped. Unneeded Snapshots and half-made or half-deleted Volumes are deleted.
+// owns is stopped. Unneeded Snapshots, half-made or half-deleted Volumes and the records
+// of former Nodes are deleted.
 // Reconcile continues after failures and returns them joined. Run calls it; a Node's
 // report may too.
 func (m *Manager) Reconcile(ctx context.Context) error {
@@ -89,11 +92,20 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 			return nil
 		})
 	}
-	failed := work.wait()
+	failed := errors.Join(work.wait(), m.retireNodes(ctx))
 	if err := m.sweepAll(ctx); err != nil {
 		return errors.Join(failed, fmt.Errorf("sweep: %w", err))
 	}
 	return failed
+}
+
+// retireNodes deletes the records of Nodes that have been away for long and hold nothing.
+func (m *Manager) retireNodes(ctx context.Context) error {
+	names, err := m.store.RetireNodes(ctx, now().Add(-nodeKept))
+	for _, name := range names {
+		m.log.Info("retired a node that has been away", telemetry.KeyNode, name)
+	}
+	return err
 }
 
 // reconcileNode compares the records of a Node with its Boots.

@@ -122,6 +122,36 @@ func TestReconcileOfALostNode(t *testing.T) {
 	})
 }
 
+// The record of a Node goes a day after its Lease, once nothing is on it.
+func TestReconcileRetiresNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		defer w.close()
+		w.lease("former", -23*time.Hour)
+		names := func() (all []string) {
+			t.Helper()
+			if err := w.m.Reconcile(t.Context()); err != nil && !errors.Is(err, sandbox.Unavailable) {
+				t.Fatal(err)
+			}
+			records, err := w.store.Nodes(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range records {
+				all = append(all, n.Name)
+			}
+			return all
+		}
+		if got := names(); !slices.Contains(got, "former") {
+			t.Errorf("after 23 hours there are %v", got)
+		}
+		time.Sleep(2 * time.Hour)
+		if got := names(); slices.Contains(got, "former") {
+			t.Errorf("after 25 hours there are %v", got)
+		}
+	})
+}
+
 // A mortal is a process that dies at its nth call to the world: before the call
 // is made, or after it, without learning the answer. From then on nothing that
 // it does reaches the world.

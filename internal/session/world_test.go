@@ -593,7 +593,7 @@ func newWorld(t *testing.T, names ...string) *world {
 }
 
 func (w *world) lease(node string, d time.Duration) {
-	if err := w.store.RenewLease(w.t.Context(), sandbox.NodeRecord{Name: node, Engine: "fake", LeaseUntil: time.Now().Add(d)}); err != nil {
+	if _, err := w.store.RenewLease(w.t.Context(), sandbox.NodeRecord{Name: node, Engine: "fake"}, d); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -66,7 +66,7 @@ func TestLogIsBegunAnew(t *testing.T) {
 	s, logSize := openLog(t)
 	write := func() {
 		t.Helper()
-		if err := s.RenewLease(context.WithoutCancel(t.Context()), sandbox.NodeRecord{Name: "n", LeaseUntil: time.Now()}); err != nil {
+		if _, err := s.RenewLease(context.WithoutCancel(t.Context()), sandbox.NodeRecord{Name: "n"}, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

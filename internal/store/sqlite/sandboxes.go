@@ -122,7 +122,7 @@ type statements struct {
 	insert, update, updateEnded    *sql.Stmt
 	exists                         *sql.Stmt
 	deleteEnded, deleteRefused     *sql.Stmt
-	renewLease                     *sql.Stmt
+	keepNode, nodeNow, retireNodes *sql.Stmt
 	signingStatements
 	keyStatements
 	secretStatements
@@ -170,7 +170,9 @@ func (s *statements) all() []prepared {
 		{&s.exists, `SELECT 1 FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.deleteEnded, deleteEndedText},
 		{&s.deleteRefused, deleteRefusedText},
-		{&s.renewLease, renewLease.text},
+		{&s.keepNode, keepNode.text},
+		{&s.nodeNow, nodeTable.record + `WHERE name = ?`},
+		{&s.retireNodes, retireNodesText},
 	})
 }
 

@@ -67,6 +67,7 @@ var (
 		{"not ended means not ended", notEnded},
 		{"old certificates are deleted", deleteEnded},
 		{"leases are renewed", leases},
+		{"nodes that nothing is on are retired", retiring},
 	}
 	// snapshotCases are of Snapshots.
 	snapshotCases = []check{
@@ -624,22 +625,72 @@ func deleteEnded(t *testing.T, st sandbox.Store) {
 
 func leases(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
-	for _, n := range []sandbox.NodeRecord{
-		{Name: "b", Engine: "fake", LeaseUntil: epoch},
-		{Name: "a", Engine: "fake", LeaseUntil: epoch},
-		{Name: "b", Engine: "gvisor", Address: "unix:/b", LeaseUntil: epoch.Add(time.Second)},
-	} {
-		if err := st.RenewLease(ctx, n); err != nil {
+	began := time.Now().UTC().Truncate(time.Microsecond)
+	renew := func(n sandbox.NodeRecord, life time.Duration, wantEpoch int64) sandbox.NodeRecord {
+		t.Helper()
+		got, err := st.RenewLease(ctx, n, life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if until := began.Add(life); got.LeaseUntil.Before(until) || got.LeaseUntil.After(until.Add(time.Hour)) {
+			t.Errorf("the lease of %s lasts until %v", n.Name, got.LeaseUntil)
+		}
+		n.Epoch, n.LeaseUntil = wantEpoch, got.LeaseUntil
+		if got != n {
+			t.Errorf("RenewLease = %+v, want %+v", got, n)
+		}
+		return got
+	}
+	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "fake"}, time.Hour, 1)
+	a := renew(sandbox.NodeRecord{Name: "a", Holder: "2", Engine: "fake"}, -time.Second, 1)
+	b := renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "gvisor", Address: "unix:/b"}, 2*time.Hour, 1)
+	_, err := st.RenewLease(ctx, sandbox.NodeRecord{Name: "b", Holder: "2"}, time.Hour)
+	want(t, "the lease that another has", err, sandbox.Conflict)
+	if got, err := st.Nodes(ctx); err != nil || !slices.Equal(got, []sandbox.NodeRecord{a, b}) {
+		t.Errorf("Nodes = %v, %v, want %v", got, err, []sandbox.NodeRecord{a, b})
+	}
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2) // another's, which expired
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 3) // its own, which expired
+}
+
+// retiring deletes nodes that nothing is on.
+func retiring(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	for _, name := range []string{"runs", "saved", "kept", "idle", "over", "ended"} {
+		life := -time.Second
+		if name == "idle" {
+			life = time.Hour
+		}
+		if _, err := st.RenewLease(ctx, sandbox.NodeRecord{Name: name}, life); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err := st.Nodes(ctx)
-	want := []sandbox.NodeRecord{
-		{Name: "a", Engine: "fake", LeaseUntil: epoch},
-		{Name: "b", Engine: "gvisor", Address: "unix:/b", LeaseUntil: epoch.Add(time.Second)},
+	on := func(name string) sandbox.Sandbox {
+		sb := sample("t")
+		sb.Boot.Node = name
+		return insert(t, st, sb)
 	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("Nodes = %v, %v, want %v", got, err, want)
+	on("runs")
+	end(t, st, on("ended"), epoch)
+	snap := snapshot("t", on("gone").ID)
+	snap.Node = "saved"
+	if _, err := st.InsertSnapshot(ctx, snap); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.InsertVolume(ctx, sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "v", State: sandbox.VolumeCreating, Node: "kept", MaxBytes: 1, CreatedAt: epoch}); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := st.RetireNodes(ctx, time.Now().Add(-time.Hour)); err != nil || len(names) > 0 {
+		t.Errorf("of leases that expired just now %v, %v", names, err)
+	}
+	names, err := st.RetireNodes(ctx, time.Now())
+	slices.Sort(names)
+	if err != nil || !slices.Equal(names, []string{"ended", "over"}) {
+		t.Errorf("retired are %v, %v", names, err)
+	}
+	left, err := st.Nodes(ctx)
+	if err != nil || len(left) != 4 {
+		t.Errorf("left are %v, %v", left, err)
 	}
 }
 
