@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/shard"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 

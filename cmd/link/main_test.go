@@ -23,7 +23,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/netstack/netstacktest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
 // asShard makes the test binary a link shard.

@@ -17,7 +17,7 @@ import (
 	gvisorlog "gvisor.dev/gvisor/pkg/log"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost/server"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
 // Client calls a link shard. Methods are safe for concurrent use and do not wait for each

@@ -6,7 +6,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Version of the protocol, carried by internal/fdrpc. A shard answers hello for its own
+// Version of the protocol, carried by internal/rpc/fdrpc. A shard answers hello for its own
 // version and the previous one.
 const Version = 1
 

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
 // Client calls a sentry host. Safe for concurrent use; when the connection

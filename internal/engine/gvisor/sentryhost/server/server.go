@@ -27,7 +27,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
 // serve runs s on a socket until the test ends and returns the socket's path.
