@@ -12,8 +12,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/doctor"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch/doctor"
 )
 
 func doctorCommand() *cobra.Command {

@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/doctor"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch/doctor"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
