@@ -36,13 +36,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/acme"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/failpoint"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/webhook"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/webhook"
 )
 
 // nodeName is the Node of a server with all roles.
