@@ -28,8 +28,8 @@ var advised = map[string]string{
 	"internal/rpc/rpc.go: away":                                  "broken takes it back, unless the other end was not reached",
 	"internal/scheduler/place.go: Place":                         "no node was asked",
 	"internal/engine/gvisor/sentryhost/server/heap.go: noMemory": "asked before a save or load begins",
-	"internal/spool/memory.go: tooMuch":                          "reads have no effect, and Begun takes it back from the rest",
-	"internal/spool/spool.go: Enter":                             "asked before the execution begins",
+	"internal/execution/spool/memory.go: tooMuch":                "reads have no effect, and Begun takes it back from the rest",
+	"internal/execution/spool/spool.go: Enter":                   "asked before the execution begins",
 	"internal/template/steps/steps.go: tooMany":                  "the build was not taken",
 
 	// These pass on what another has said.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // A listener that comes back after any event, with its cursor, misses no byte and

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // text converts one stream of bytes to valid UTF-8, piece by piece. Invalid bytes become

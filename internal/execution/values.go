@@ -6,7 +6,7 @@ import (
 	"iter"
 	"strings"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // Values are the values of an execution, in order.

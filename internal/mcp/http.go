@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // Bounds of the sessions that clients hold.

@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 // Bounds of a batch.

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // answers is a transport whose answers have a kind and a body.
