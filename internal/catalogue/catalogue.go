@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 )
 
 // Operation is one row. Rows are never changed.

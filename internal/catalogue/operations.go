@@ -2,7 +2,7 @@ package catalogue
 
 import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 )
 
 // The gateway itself.

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/oidc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 

@@ -18,8 +18,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
 // audit returns the whole log, checked, and forgets nothing.

@@ -29,10 +29,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1/sandboxv1connect"
 	healthv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/grpc/health/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/grpc/health/v1/healthv1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
 // protocols are the ways to make the same call. gRPC needs HTTP/2; the others go

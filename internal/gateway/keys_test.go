@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 

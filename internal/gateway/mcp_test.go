@@ -15,10 +15,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/mcp/mcptest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
 // bearerOf sends requests with a token.

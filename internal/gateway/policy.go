@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 )
 
 // limit counts a request against its caller's rate limit and reports the limit's state

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
 func prefixes(text ...string) []netip.Prefix {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
@@ -33,7 +34,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/mcp"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
