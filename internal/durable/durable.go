@@ -3,10 +3,12 @@
 package durable
 
 import (
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Aside is the prefix of files that are still being written. After a crash they
@@ -43,6 +45,20 @@ func write(path string, content []byte, mode fs.FileMode, lasting bool) error {
 		return os.Rename(f.Name(), path)
 	}
 	return Rename(f.Name(), path)
+}
+
+// Identity returns the random text that the file at path holds, which it makes at the
+// first call. It tells one data folder from another.
+func Identity(path string) (string, error) {
+	kept, err := os.ReadFile(path)
+	if id := strings.TrimSpace(string(kept)); err == nil && id != "" {
+		return id, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	id := rand.Text()
+	return id, Write(path, []byte(id+"\n"), 0o600)
 }
 
 // Rename renames a durable file, and makes its new name durable.

@@ -40,3 +40,20 @@ func TestWriteFails(t *testing.T) {
 		t.Errorf("left %v, %v", left, err)
 	}
 }
+
+func TestIdentity(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "id")
+	first, err := Identity(path)
+	if err != nil || len(first) < 20 {
+		t.Fatalf("%q, %v", first, err)
+	}
+	if again, err := Identity(path); err != nil || again != first {
+		t.Errorf("then %q, %v", again, err)
+	}
+	if other, err := Identity(path + "2"); err != nil || other == first {
+		t.Errorf("another: %q, %v", other, err)
+	}
+	if _, err := Identity(t.TempDir()); err == nil {
+		t.Error("a folder has an identity")
+	}
+}

@@ -2,17 +2,10 @@ package node
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -20,24 +13,6 @@ const (
 	leaseLife  = 15 * time.Second
 	leaseEvery = 5 * time.Second
 )
-
-// holderOf returns the identity of a Node's folder, which it keeps from the first start
-// on. A host that was given a taken name has another one.
-func holderOf(dir string) (string, error) {
-	path := filepath.Join(dir, "id")
-	kept, err := os.ReadFile(path)
-	if id := strings.TrimSpace(string(kept)); err == nil && id != "" {
-		return id, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("read the node's identity: %w", err)
-	}
-	id := rand.Text()
-	if err := durable.Write(path, []byte(id+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("keep the node's identity: %w", err)
-	}
-	return id, nil
-}
 
 // keepLease renews the Node's Lease until ctx ends.
 func (n *Node) keepLease(ctx context.Context) error {

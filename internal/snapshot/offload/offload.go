@@ -27,6 +27,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -66,6 +67,7 @@ type Config struct {
 type Engine struct {
 	inner
 	cfg    Config
+	id     string // of its folder
 	keys   *keyring
 	encode *zstd.Encoder
 	decode *zstd.Decoder
@@ -74,10 +76,11 @@ type Engine struct {
 	fetching chan struct{}
 	counts   counts
 
-	mu     sync.Mutex
-	states map[string]*state
-	sizes  map[string]int64 // of saved states without a group
-	failed int              // consecutive failures to reach the Blobs
+	mu      sync.Mutex
+	states  map[string]*state
+	claimed map[string]bool  // prefixes whose owner is known
+	sizes   map[string]int64 // of saved states without a group
+	failed  int              // consecutive failures to reach the Blobs
 
 	until     time.Time // next attempt to reach the Blobs
 	unsettled bool      // records may differ from the host
@@ -110,8 +113,12 @@ func Open(inner inner, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	id, err := durable.Identity(filepath.Join(cfg.Dir, "id"))
+	if err != nil {
+		return nil, fmt.Errorf("the identity of the folder of copies: %w", err)
+	}
 	e := &Engine{
-		inner: inner, cfg: cfg, keys: keys, encode: encode, decode: decode,
+		inner: inner, id: id, claimed: map[string]bool{}, cfg: cfg, keys: keys, encode: encode, decode: decode,
 		wake: make(chan struct{}, 1), fetching: make(chan struct{}, fetches), sizes: map[string]int64{},
 		unsettled: true, untaken: true,
 	}

@@ -213,7 +213,7 @@ func (w *world) file(t *testing.T, name string) (string, error) {
 func (w *world) kept(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		if err == nil && !d.IsDir() && d.Name() != "owner" { // which stays
 			names = append(names, strings.TrimPrefix(path, w.dir+"/"))
 		}
 		return err
@@ -514,6 +514,42 @@ func TestSharedWithinAGroup(t *testing.T) {
 	w.until(t, "deleted", func(s offload.Stats) bool { return s.Deleted == 1 })
 	if got, err := w.file(t, two); err != nil || got != text {
 		t.Errorf("the other state holds %d bytes, %v; %d were put at first", len(got), err, first)
+	}
+}
+
+// Two hosts that share Blobs and keys know nothing of each other's states: the second one
+// deletes no pack, which the first one's copies may need, and neither loses any.
+func TestSharedBlobs(t *testing.T) {
+	first := open(t, 1)
+	text := strings.Repeat("the same. ", 20_000)
+	one := first.save(t, text, "t")
+	first.until(t, "copied", func(s offload.Stats) bool { return s.Copied == 1 })
+	ofFirst := packs(first.kept(t))
+	second := open(t, 1)
+	second.stop()
+	second.blobs, second.dir, second.cfg.Blobs = first.blobs, first.dir, first.blobs
+	second.start(t)
+	two := second.save(t, text, "t")
+	second.until(t, "copied", func(s offload.Stats) bool { return s.Copied == 1 })
+	before := packs(first.kept(t))
+	if err := second.DeleteSaved(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	second.until(t, "deleted", func(s offload.Stats) bool { return s.Deleted == 1 })
+	if after := packs(first.kept(t)); !slices.Equal(after, before) {
+		t.Errorf("the packs %v became %v", before, after)
+	}
+	if got, err := first.file(t, one); err != nil || got != text {
+		t.Errorf("the first host's state holds %d bytes, %v", len(got), err)
+	}
+	if err := first.DeleteSaved(t.Context(), one); err != nil { // the owner deletes
+		t.Fatal(err)
+	}
+	first.until(t, "deleted", func(s offload.Stats) bool { return s.Deleted == 1 })
+	for _, left := range packs(first.kept(t)) {
+		if slices.Contains(ofFirst, left) {
+			t.Errorf("its owner left %s", left)
+		}
 	}
 }
 
