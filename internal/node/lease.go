@@ -3,9 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -13,6 +16,16 @@ const (
 	leaseLife  = 15 * time.Second
 	leaseEvery = 5 * time.Second
 )
+
+// Holder returns the identity of a Node's folder, which records of its Lease carry. A Node
+// keeps it from its first start on.
+func Holder(dir string) (string, error) {
+	id, err := durable.Identity(filepath.Join(dir, "id"))
+	if err != nil {
+		return "", fmt.Errorf("the identity of the node: %w", err)
+	}
+	return id, nil
+}
 
 // keepLease renews the Node's Lease until ctx ends.
 func (n *Node) keepLease(ctx context.Context) error {

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
 const (
@@ -204,8 +203,8 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if n.features, err = n.engine.Probe(ctx); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	if n.holder, err = durable.Identity(filepath.Join(cfg.Dir, "id")); err != nil {
-		return nil, fmt.Errorf("the node's identity: %w", err)
+	if n.holder, err = Holder(cfg.Dir); err != nil {
+		return nil, err
 	}
 	if err := n.renewLease(ctx); err != nil {
 		return nil, fmt.Errorf("take the lease: %w", err)

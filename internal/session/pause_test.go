@@ -569,7 +569,7 @@ func TestEndAllLeavesThePaused(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		w.create("t", sandbox.CreateRequest{})
 		w.pause(sb.ID)
-		if n, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); n != 1 || err != nil {
+		if n, err := w.m.EndAll(t.Context(), "", sandbox.CauseOperator); n != 1 || err != nil {
 			t.Errorf("EndAll = %d, %v", n, err)
 		}
 		w.resume(sb.ID)

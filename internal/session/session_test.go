@@ -318,11 +318,38 @@ func TestEndAll(t *testing.T) {
 		for range 20 {
 			w.create("t", sandbox.CreateRequest{})
 		}
-		if n, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); n != 20 || err != nil {
+		if n, err := w.m.EndAll(t.Context(), "", sandbox.CauseOperator); n != 20 || err != nil {
 			t.Errorf("EndAll = %d, %v", n, err)
 		}
 		if n := len(w.nodes.all()); n != 0 {
 			t.Errorf("%d boots are left", n)
+		}
+	})
+}
+
+// What runs on another host is left alone.
+func TestEndAllOfOneHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		defer w.close()
+		for node, holder := range map[string]string{"a": "ours", "b": "theirs"} {
+			if _, err := w.store.RenewLease(t.Context(), sandbox.NodeRecord{Name: node, Holder: holder}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		on := map[string]int{}
+		for i := range 10 {
+			w.nodes.setAway("a", i < 4)
+			on[w.create("t", sandbox.CreateRequest{}).Boot.Node]++
+		}
+		w.nodes.setAway("b", true)
+		n, err := w.m.EndAll(t.Context(), "ours", sandbox.CauseOperator)
+		if err != nil || n != 6 || on["a"] != 6 || on["b"] != 4 {
+			t.Errorf("EndAll = %d, %v, of %v", n, err, on)
+		}
+		w.nodes.setAway("b", false)
+		if left := len(w.nodes.all()); left != on["b"] {
+			t.Errorf("%d boots are left, of %v", left, on)
 		}
 	})
 }

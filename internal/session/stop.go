@@ -34,11 +34,19 @@ func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandb
 	return sb, err
 }
 
-// EndAll ends every Sandbox of every Tenant except paused ones, and returns the number
-// that it ended. It continues after failures and returns them joined. It is for an
-// installation where nothing runs any more: usage counts until each Sandbox was last
-// known to run.
-func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) {
+// EndAll ends every Sandbox of every Tenant on Nodes of a Holder except paused ones, and
+// returns the number that it ended. It continues after failures and returns them joined.
+// It is for a host where nothing runs any more: usage counts until each Sandbox was last
+// known to run. Nodes of earlier versions, which recorded no Holder, are ended too.
+func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause) (int, error) {
+	nodes, err := m.store.Nodes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	elsewhere := map[string]bool{}
+	for _, n := range nodes {
+		elsewhere[n.Name] = n.Holder != "" && n.Holder != holder
+	}
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		return 0, err
@@ -46,7 +54,7 @@ func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) 
 	var ended atomic.Int64
 	work := newGroup()
 	for _, sb := range records {
-		if sb.State == sandbox.Paused {
+		if sb.State == sandbox.Paused || elsewhere[sb.Boot.Node] {
 			continue
 		}
 		work.do(func() error {

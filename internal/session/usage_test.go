@@ -72,7 +72,7 @@ func TestUsageOfLostBoots(t *testing.T) {
 		w.charged("one that ran on", down.ID, time.Hour+40*time.Second)
 		w.nodes.lose(local, down.Boot.ID, "")
 		w.pass(time.Hour)
-		if _, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); err != nil {
+		if _, err := w.m.EndAll(t.Context(), "", sandbox.CauseOperator); err != nil {
 			t.Fatal(err)
 		}
 		w.charged("one that the operator found dead", down.ID, time.Hour+40*time.Second)

@@ -181,7 +181,7 @@ func (c *Core) Down(t testing.TB) {
 	t.Helper()
 	c.Restart(t)
 	ctx := context.WithoutCancel(t.Context())
-	if _, err := c.Manager.EndAll(ctx, sandbox.CauseOperator); err != nil {
+	if _, err := c.Manager.EndAll(ctx, "", sandbox.CauseOperator); err != nil {
 		t.Errorf("EndAll: %v", err)
 	}
 	c.wait(t)
