@@ -280,10 +280,16 @@ func switching(to string) []byte {
 	return []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")
 }
 
-// giveStream answers with the descriptor of guest. It returns false, and has sent
-// nothing, when one of the two has no descriptor.
+// passer is a connection that can carry descriptors, as *net.UnixConn does.
+type passer interface {
+	WriteMsgUnix(b, oob []byte, addr *net.UnixAddr) (n, oobn int, err error)
+}
+
+// giveStream answers with the descriptor of guest. It returns false only if it has sent
+// nothing, because one of the two has no descriptor or the kernel did not take it. After
+// any byte of the answer a second answer would be read as bytes of the stream.
 func giveStream(conn, guest net.Conn) bool {
-	to, ok := conn.(*net.UnixConn)
+	to, ok := conn.(passer)
 	if !ok {
 		return false
 	}
@@ -295,12 +301,13 @@ func giveStream(conn, guest net.Conn) bool {
 	if err != nil {
 		return false
 	}
-	given := false
-	err = raw.Control(func(fd uintptr) {
-		_, _, err := to.WriteMsgUnix(switching(upgradeHandle), unix.UnixRights(int(fd)), nil)
-		given = err == nil
+	sent := 0
+	// An error of Control means that guest is closed, and nothing was sent.
+	_ = raw.Control(func(fd uintptr) {
+		// An error after some bytes ends the connection, which the gateway notices.
+		sent, _, _ = to.WriteMsgUnix(switching(upgradeHandle), unix.UnixRights(int(fd)), nil)
 	})
-	return err == nil && given
+	return sent > 0
 }
 
 // begin registers a stream; false after refuseNew or close.

@@ -222,3 +222,45 @@ func BenchmarkStream(b *testing.B) {
 		})
 	})
 }
+
+// faltering is a connection that takes some bytes of a message and then fails.
+type faltering struct {
+	net.Conn
+	takes   int
+	written []byte
+}
+
+func (c *faltering) WriteMsgUnix(b, _ []byte, _ *net.UnixAddr) (n, oobn int, err error) {
+	n = min(c.takes, len(b))
+	c.written = append(c.written, b[:n]...)
+	if n < len(b) {
+		err = errors.New("broken")
+	}
+	return n, 0, err
+}
+
+// An answer that was begun is never begun again, and one that could not begin is given
+// in another way.
+func TestOneAnswerToADial(t *testing.T) {
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "g"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	guest, err := net.Dial("unix", socket.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guest.Close()
+	for takes, want := range map[int]bool{0: false, 1: true, 1 << 10: true} {
+		if got := giveStream(&faltering{takes: takes}, guest); got != want {
+			t.Errorf("an answer of which %d bytes were sent counts as given: %v", takes, got)
+		}
+	}
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	if c := (&faltering{takes: 1 << 10}); giveStream(c, theirs) || len(c.written) > 0 {
+		t.Errorf("a guest without a descriptor was given, with %q", c.written)
+	}
+}
