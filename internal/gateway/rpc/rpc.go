@@ -279,7 +279,12 @@ func checkFields(m protoreflect.Message) error {
 	var err error
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
-		case f.Kind() != protoreflect.MessageKind || f.IsMap():
+		case f.IsMap() && f.MapValue().Kind() == protoreflect.MessageKind:
+			v.Map().Range(func(_ protoreflect.MapKey, one protoreflect.Value) bool {
+				err = checkFields(one.Message())
+				return err == nil
+			})
+		case f.IsMap(), f.Kind() != protoreflect.MessageKind:
 		case f.IsList():
 			for i := 0; i < v.List().Len() && err == nil; i++ {
 				err = checkFields(v.List().Get(i).Message())
