@@ -20,30 +20,13 @@ import (
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
-
-// audit returns the whole log, checked, and forgets nothing.
-func (f *fixture) audit() (all []sandbox.AuditEntry) {
-	f.t.Helper()
-	var mark sandbox.AuditMark
-	err := f.store.ReadAudit(f.t.Context(), func(m sandbox.AuditMark) error {
-		mark = m
-		return nil
-	}, func(e sandbox.AuditEntry) (err error) {
-		mark, err = mark.Follow(e)
-		all = append(all, e)
-		return err
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return all
-}
 
 // since is what the log says since it had n entries, in short.
 func (f *fixture) since(n int) (out []string) {
-	f.t.Helper()
-	for _, e := range f.audit()[n:] {
+	f.T.Helper()
+	for _, e := range f.Audit()[n:] {
 		out = append(out, fmt.Sprintf("%s %s %d %s", e.Tenant, e.Operation, e.Status, e.Code))
 	}
 	return out
@@ -52,15 +35,16 @@ func (f *fixture) since(n int) (out []string) {
 // What may change something stands in the log, and what was refused; what only
 // looks does not.
 func TestWhatIsRecorded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {
 		c.Limits = ratelimit.Rules{ratelimit.Token: {PerSecond: 0.001, Burst: 4}}
 	})
-	id := f.acquire()
-	reader := f.key("acme", sandbox.RoleDeveloper, sandbox.ScopeRead)
-	minter := f.key("acme", sandbox.RoleAdmin)
-	bearer := "Bearer " + f.token
+	id := f.Acquire()
+	reader := f.Key("acme", sandbox.RoleDeveloper, sandbox.ScopeRead)
+	minter := f.Key("acme", sandbox.RoleAdmin)
+	bearer := "Bearer " + f.Token
 	ask := func(method, path, body string, headers ...string) func() {
-		return func() { f.with(method, path, body, headers...) }
+		return func() { f.With(method, path, body, headers...) }
 	}
 	for _, tt := range []struct {
 		name string
@@ -84,11 +68,11 @@ func TestWhatIsRecorded(t *testing.T) {
 		{"a false signature", ask("GET", "/api/v1/files?sandbox_id="+id+"&path=a&expires=1&key=k&signature=x", ""), []string{" credentialRefused 403 denied"}},
 		{"what a key may not", ask("POST", "/api/v1/sessions", `{}`, "X-API-Key", reader), []string{"acme createSession 403 denied"}},
 		{"what a key may not see", ask("GET", "/api/v1/keys", ``, "X-API-Key", reader), []string{"acme listKeys 403 denied"}},
-		{"E2B", func() { f.e2b(minter, "POST", "/sandboxes", `{"templateID":"base"}`) }, []string{"acme POST /sandboxes 201 "}},
-		{"E2B that fails", func() { f.e2b(minter, "DELETE", "/sandboxes/i00000000000000000000", "") }, []string{"acme DELETE /sandboxes/{id} 404 not_found"}},
+		{"E2B", func() { f.E2B(minter, "POST", "/sandboxes", `{"templateID":"base"}`) }, []string{"acme POST /sandboxes 201 "}},
+		{"E2B that fails", func() { f.E2B(minter, "DELETE", "/sandboxes/i00000000000000000000", "") }, []string{"acme DELETE /sandboxes/{id} 404 not_found"}},
 		{"a page", ask("GET", "/docs", ""), nil},
 	} {
-		n := len(f.audit())
+		n := len(f.Audit())
 		tt.do()
 		if got := f.since(n); !slices.Equal(got, tt.want) {
 			t.Errorf("%s is recorded as %q, want %q", tt.name, got, tt.want)
@@ -98,77 +82,67 @@ func TestWhatIsRecorded(t *testing.T) {
 
 // An entry says all that it should.
 func TestEntries(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	minter := f.key("acme", sandbox.RoleAdmin)
-	minterID := strings.TrimPrefix(f.audit1(func() {
-		f.with("POST", "/api/v1/auth/token", `{"user_id":"joe","role":"user"}`, "X-API-Key", minter)
+	minter := f.Key("acme", sandbox.RoleAdmin)
+	minterID := strings.TrimPrefix(f.AuditOf(func() {
+		f.With("POST", "/api/v1/auth/token", `{"user_id":"joe","role":"user"}`, "X-API-Key", minter)
 	}).User, "key:")
-	last := f.audit()[0]
+	last := f.Audit()[0]
 	if last.Tenant != "acme" || last.Key != minterID || last.Role != sandbox.RoleAdmin || last.Operation != "createToken" || last.Target != "acme/joe" {
 		t.Errorf("a token: %+v", last)
 	}
-	var made keyView
-	e := f.audit1(func() {
-		f.with("POST", "/api/v1/keys", `{"name":"n"}`, "X-API-Key", minter, "X-Request-Id", "mine-1").into(t, 201, &made)
+	var made gatewaytest.KeyView
+	e := f.AuditOf(func() {
+		f.With("POST", "/api/v1/keys", `{"name":"n"}`, "X-API-Key", minter, "X-Request-Id", "mine-1").Into(t, 201, &made)
 	})
 	if e.Target != made.ID || e.Request != "mine-1" || e.Remote != "127.0.0.1" || e.Sandbox != "" || time.Since(e.At) > time.Minute {
 		t.Errorf("a key: %+v", e)
 	}
-	var sb view
-	e = f.audit1(func() { f.do("POST", "/api/v1/sessions", `{"name":"box"}`).into(t, 201, &sb) })
+	var sb gatewaytest.View
+	e = f.AuditOf(func() { f.Do("POST", "/api/v1/sessions", `{"name":"box"}`).Into(t, 201, &sb) })
 	if e.Target != sb.SandboxID || e.Sandbox != sb.SandboxID || e.User != "test" || e.Role != sandbox.RoleDeveloper || e.Key != "" {
 		t.Errorf("a session: %+v", e)
 	}
 	for name, ask := range map[string]func(){
-		"by name":      func() { f.do("POST", "/api/v1/sessions/box/touch", "") },
-		"in the body":  func() { f.do("POST", "/api/v1/execute", `{"sandbox_id":"box","code":"x","language":"python"}`) },
-		"in the query": func() { f.do("PUT", "/api/v1/files?sandbox_id=box&path=a", "x") },
+		"by name":      func() { f.Do("POST", "/api/v1/sessions/box/touch", "") },
+		"in the body":  func() { f.Do("POST", "/api/v1/execute", `{"sandbox_id":"box","code":"x","language":"python"}`) },
+		"in the query": func() { f.Do("PUT", "/api/v1/files?sandbox_id=box&path=a", "x") },
 	} {
-		if e := f.audit1(ask); e.Sandbox != sb.SandboxID || e.Target != sb.SandboxID {
+		if e := f.AuditOf(ask); e.Sandbox != sb.SandboxID || e.Target != sb.SandboxID {
 			t.Errorf("a sandbox %s: %+v", name, e)
 		}
 	}
-	if e := f.audit1(func() { f.do("POST", "/api/v1/sessions/"+strings.Repeat("a", 999)+"/touch", "") }); len(e.Target) != sandbox.MaxAuditText {
+	if e := f.AuditOf(func() { f.Do("POST", "/api/v1/sessions/"+strings.Repeat("a", 999)+"/touch", "") }); len(e.Target) != sandbox.MaxAuditText {
 		t.Errorf("a long name: %+v", e)
 	}
-	snapshot := f.audit1(func() { f.do("POST", "/api/v1/sessions/box/snapshots", `{"name":"s"}`) })
+	snapshot := f.AuditOf(func() { f.Do("POST", "/api/v1/sessions/box/snapshots", `{"name":"s"}`) })
 	if !sandbox.ValidSnapshotID(snapshot.Target) || snapshot.Sandbox != sb.SandboxID {
 		t.Errorf("a snapshot: %+v", snapshot)
 	}
-	if e := f.audit1(func() { f.do("GET", "/api/v1/snapshots/"+snapshot.Target+"/export", "") }); e.Operation != "exportSnapshot" || e.Target != snapshot.Target {
+	if e := f.AuditOf(func() { f.Do("GET", "/api/v1/snapshots/"+snapshot.Target+"/export", "") }); e.Operation != "exportSnapshot" || e.Target != snapshot.Target {
 		t.Errorf("an export: %+v", e)
 	}
-	if e := f.audit1(func() { f.do("POST", "/api/v1/sessions/box/fork", `{"count":2}`) }); e.Target != sb.SandboxID || len(strings.Fields(e.Detail)) != 3 {
+	if e := f.AuditOf(func() { f.Do("POST", "/api/v1/sessions/box/fork", `{"count":2}`) }); e.Target != sb.SandboxID || len(strings.Fields(e.Detail)) != 3 {
 		t.Errorf("two forks: %+v", e)
 	}
-	f.do("DELETE", "/api/v1/sessions/box", "")
-	for _, e := range f.audit() {
-		if text := fmt.Sprintf("%+v", e); strings.Contains(text, minter) || strings.Contains(text, made.Secret) || strings.Contains(text, f.token) {
+	f.Do("DELETE", "/api/v1/sessions/box", "")
+	for _, e := range f.Audit() {
+		if text := fmt.Sprintf("%+v", e); strings.Contains(text, minter) || strings.Contains(text, made.Secret) || strings.Contains(text, f.Token) {
 			t.Errorf("a secret is in %s", text)
 		}
 	}
 }
 
-// audit1 is the one entry that do makes.
-func (f *fixture) audit1(do func()) sandbox.AuditEntry {
-	f.t.Helper()
-	n := len(f.audit())
-	do()
-	added := f.audit()[n:]
-	if len(added) != 1 {
-		f.t.Fatalf("%d entries were added: %+v", len(added), added)
-	}
-	return added[0]
-}
-
 func TestCallsAreRecorded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	reader := f.key("acme", sandbox.RoleDeveloper, sandbox.ScopeRead)
-	for protocol := range protocols {
-		c, r := calls(t, "http://"+addr.String(), f.token, protocol), calls(t, "http://"+addr.String(), reader, protocol)
-		n := len(f.audit())
+	reader := f.Key("acme", sandbox.RoleDeveloper, sandbox.ScopeRead)
+	for protocol := range gatewaytest.Protocols {
+		c, r := gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, protocol), gatewaytest.SandboxClient(t, "http://"+addr.String(), reader, protocol)
+		n := len(f.Audit())
 		made, err := c.Create(t.Context(), connect.NewRequest(&sandboxv1.CreateRequest{}))
 		if err != nil {
 			t.Fatal(err)
@@ -191,7 +165,7 @@ func TestCallsAreRecorded(t *testing.T) {
 		if got := f.since(n); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", protocol, got, want)
 		}
-		if e := f.audit()[n]; e.Target != id || e.Sandbox != id {
+		if e := f.Audit()[n]; e.Target != id || e.Sandbox != id {
 			t.Errorf("%s: %+v", protocol, e)
 		}
 	}
@@ -199,10 +173,11 @@ func TestCallsAreRecorded(t *testing.T) {
 
 // A repeat is an entry of its own: it was asked for again.
 func TestRepeatsAreRecorded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	for range 2 {
-		if e := f.audit1(func() {
-			f.with("POST", "/api/v1/sessions", "{}", "Authorization", "Bearer "+f.token, idempotent, "k")
+		if e := f.AuditOf(func() {
+			f.With("POST", "/api/v1/sessions", "{}", "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "k")
 		}); e.Status != 201 || e.Operation != "createSession" {
 			t.Errorf("%+v", e)
 		}
@@ -227,27 +202,28 @@ func (a *failingAudit) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (s
 // While the log cannot be written nobody is told of a change, and once that is
 // known nothing changes, by whichever door.
 func TestNothingChangesUnrecorded(t *testing.T) {
+	t.Parallel()
 	for _, door := range []struct {
 		name string
 		ask  func(t *testing.T, f *fixture, url, id string) (status int, answer string)
 	}{
 		{"a create", func(_ *testing.T, f *fixture, _, _ string) (int, string) {
-			return statusOf(f.do("POST", "/api/v1/sessions", "{}"))
+			return statusOf(f.Do("POST", "/api/v1/sessions", "{}"))
 		}},
 		{"an end without an answer", func(_ *testing.T, f *fixture, _, id string) (int, string) {
-			return statusOf(f.do("DELETE", "/api/v1/files?path=a&sandbox_id="+id, ""))
+			return statusOf(f.Do("DELETE", "/api/v1/files?path=a&sandbox_id="+id, ""))
 		}},
 		{"one with a key", func(_ *testing.T, f *fixture, _, _ string) (int, string) {
-			return statusOf(f.with("POST", "/api/v1/sessions", "{}", "Authorization", "Bearer "+f.token, idempotent, "k"))
+			return statusOf(f.With("POST", "/api/v1/sessions", "{}", "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "k"))
 		}},
 		{"a stream", func(_ *testing.T, f *fixture, _, id string) (int, string) {
-			return statusOf(f.do("POST", "/api/v1/execute", `{"sandbox_id":"`+id+`","code":"x","language":"python","stream":true}`))
+			return statusOf(f.Do("POST", "/api/v1/execute", `{"sandbox_id":"`+id+`","code":"x","language":"python","stream":true}`))
 		}},
 		{"E2B", func(_ *testing.T, f *fixture, _, _ string) (int, string) {
-			return statusOf(f.e2b(f.key("dev:test", sandbox.RoleDeveloper), "POST", "/sandboxes", `{"templateID":"base"}`))
+			return statusOf(f.E2B(f.Key("dev:test", sandbox.RoleDeveloper), "POST", "/sandboxes", `{"templateID":"base"}`))
 		}},
 		{"a token", func(_ *testing.T, f *fixture, _, _ string) (int, string) {
-			return statusOf(f.doAs("", "POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`))
+			return statusOf(f.DoAs("", "POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`))
 		}},
 		{"connect", callCreate("connect")},
 		{"connect json", callCreate("connect json")},
@@ -260,28 +236,28 @@ func TestNothingChangesUnrecorded(t *testing.T) {
 				log.AuditStore = c.Audit
 				c.Audit = log
 			})
-			addr, stop := f.serve()
+			addr, stop := f.Serve()
 			defer stop()
-			id := f.acquire()
+			id := f.Acquire()
 			log.fails.Store(true)
-			live := f.sandboxes.live()
+			live := f.Sandboxes.Live()
 			if status, answer := door.ask(t, f, "http://"+addr.String(), id); status != 503 || !strings.Contains(answer, "audit log") {
 				t.Errorf("it is answered with %d %s", status, answer)
 			}
-			if logs := f.logs.String(); !strings.Contains(logs, "writing an audit entry failed") || strings.Contains(logs, f.token) {
+			if logs := f.Logs.String(); !strings.Contains(logs, "writing an audit entry failed") || strings.Contains(logs, f.Token) {
 				t.Errorf("the log says %s", logs)
 			}
-			changed, tried := f.sandboxes.live()-live, log.tried.Load()
+			changed, tried := f.Sandboxes.Live()-live, log.tried.Load()
 			for range 3 {
 				if status, _ := door.ask(t, f, "http://"+addr.String(), id); status != 503 {
 					t.Errorf("another is answered with %d", status)
 				}
 			}
-			if f.sandboxes.live() != live+changed {
+			if f.Sandboxes.Live() != live+changed {
 				t.Error("something changed while it could not be recorded")
 			}
-			if a := f.do("GET", "/api/v1/sessions", ""); a.status != 200 {
-				t.Errorf("a read: %d", a.status)
+			if a := f.Do("GET", "/api/v1/sessions", ""); a.Status != 200 {
+				t.Errorf("a read: %d", a.Status)
 			}
 			if n := log.tried.Load() - tried; n > 3 {
 				t.Errorf("the log was tried %d times at once", n)
@@ -290,12 +266,12 @@ func TestNothingChangesUnrecorded(t *testing.T) {
 	}
 }
 
-func statusOf(a answer) (int, string) { return a.status, string(a.body) }
+func statusOf(a gatewaytest.Answer) (int, string) { return a.Status, string(a.Body) }
 
 func callCreate(protocol string) func(*testing.T, *fixture, string, string) (int, string) {
 	return func(t *testing.T, f *fixture, url, _ string) (int, string) {
-		_, err := calls(t, url, f.token, protocol).Create(t.Context(), connect.NewRequest(&sandboxv1.CreateRequest{}))
-		if code, failure := told(err); code == sandbox.Unavailable {
+		_, err := gatewaytest.SandboxClient(t, url, f.Token, protocol).Create(t.Context(), connect.NewRequest(&sandboxv1.CreateRequest{}))
+		if code, failure := gatewaytest.CodeOf(err); code == sandbox.Unavailable {
 			return 503, failure.GetMessage()
 		}
 		return 200, fmt.Sprint(err)
@@ -309,13 +285,13 @@ func TestNoTerminalUnrecorded(t *testing.T) {
 		log.AuditStore = c.Audit
 		c.Audit = log
 	})
-	id := f.withProcesses()
-	p := f.startProcess(id, `"command":"cat"`)
-	addr, stop := f.serve()
+	id := f.WithProcesses()
+	p := f.StartProcess(id, `"command":"cat"`)
+	addr, stop := f.Serve()
 	defer stop()
 	log.fails.Store(true)
 	conn, resp, err := websocket.Dial(t.Context(), "http://"+addr.String()+"/api/v1/processes/"+p.ID+"/attach?sandbox_id="+id, &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + f.Token}},
 	})
 	if err == nil {
 		_ = conn.CloseNow()
@@ -328,16 +304,17 @@ func TestNoTerminalUnrecorded(t *testing.T) {
 
 // A log that works again says what it lacks, and changes are let in again.
 func TestRecordingResumes(t *testing.T) {
+	t.Parallel()
 	log := &failingAudit{}
 	f := newFixture(t, func(c *gateway.Config) {
 		log.AuditStore = c.Audit
 		c.Audit = log
 	})
 	log.fails.Store(true)
-	f.do("POST", "/api/v1/sessions", "{}")
+	f.Do("POST", "/api/v1/sessions", "{}")
 	log.fails.Store(false)
 	deadline := time.Now().Add(time.Minute)
-	for f.do("POST", "/api/v1/sessions", "{}").status != 201 {
+	for f.Do("POST", "/api/v1/sessions", "{}").Status != 201 {
 		if time.Now().After(deadline) {
 			t.Fatal("it never resumes")
 		}
@@ -346,7 +323,7 @@ func TestRecordingResumes(t *testing.T) {
 	if got := f.since(0); !slices.Equal(got, []string{" auditResumed 0 ", "dev:test createSession 201 "}) {
 		t.Errorf("the log has %q", got)
 	}
-	if e := f.audit()[0]; !strings.HasPrefix(e.Detail, "1 ") {
+	if e := f.Audit()[0]; !strings.HasPrefix(e.Detail, "1 ") {
 		t.Errorf("%+v", e)
 	}
 }
@@ -370,13 +347,14 @@ func (a auditAnswer) operations() (all []string) {
 }
 
 func TestReadAudit(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	ours, theirs := f.mintAs("ours", "admin"), f.mintAs("theirs", "admin")
-	var sb view
-	f.doAs(ours, "POST", "/api/v1/sessions", "{}").into(t, 201, &sb)
-	f.doAs(theirs, "POST", "/api/v1/sessions", `{"name":"theirs"}`)
-	f.doAs(ours, "POST", "/api/v1/sessions/"+sb.SandboxID+"/touch", "")
-	f.doAs(ours, "DELETE", "/api/v1/sessions/theirs", "")
+	ours, theirs := f.MintAs("ours", "admin"), f.MintAs("theirs", "admin")
+	var sb gatewaytest.View
+	f.DoAs(ours, "POST", "/api/v1/sessions", "{}").Into(t, 201, &sb)
+	f.DoAs(theirs, "POST", "/api/v1/sessions", `{"name":"theirs"}`)
+	f.DoAs(ours, "POST", "/api/v1/sessions/"+sb.SandboxID+"/touch", "")
+	f.DoAs(ours, "DELETE", "/api/v1/sessions/theirs", "")
 	for query, want := range map[string]string{
 		"":                                   "[deleteSession touchSession createSession]",
 		"outcome=ok":                         "[touchSession createSession]",
@@ -395,7 +373,7 @@ func TestReadAudit(t *testing.T) {
 		cursor := ""
 		for {
 			var page auditAnswer
-			f.doAs(ours, "GET", "/api/v1/audit?"+query+cursor, "").into(t, 200, &page)
+			f.DoAs(ours, "GET", "/api/v1/audit?"+query+cursor, "").Into(t, 200, &page)
 			all = append(all, page.operations()...)
 			if page.Next == "" {
 				break
@@ -408,10 +386,10 @@ func TestReadAudit(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
-	lines := f.with("GET", "/api/v1/audit?outcome=ok", "", "Authorization", "Bearer "+ours, "Accept", "application/x-ndjson")
-	split := strings.Split(strings.TrimSpace(string(lines.body)), "\n")
-	if lines.status != 200 || lines.header.Get("Content-Type") != "application/x-ndjson" || len(split) != 2 {
-		t.Errorf("lines: %d %v %s", lines.status, lines.header, lines.body)
+	lines := f.With("GET", "/api/v1/audit?outcome=ok", "", "Authorization", "Bearer "+ours, "Accept", "application/x-ndjson")
+	split := strings.Split(strings.TrimSpace(string(lines.Body)), "\n")
+	if lines.Status != 200 || lines.Header.Get("Content-Type") != "application/x-ndjson" || len(split) != 2 {
+		t.Errorf("lines: %d %v %s", lines.Status, lines.Header, lines.Body)
 	}
 	for _, line := range split {
 		var e struct{ Operation, Hash string }
@@ -424,66 +402,68 @@ func TestReadAudit(t *testing.T) {
 // Who may not read the log learns nothing, and of another tenant's there is
 // nothing to learn: no entry, no number, no cursor.
 func TestAuditAttacks(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	ours, theirs := f.mintAs("ours", "admin"), f.mintAs("theirs", "admin")
+	ours, theirs := f.MintAs("ours", "admin"), f.MintAs("theirs", "admin")
 	for range 3 {
-		f.doAs(theirs, "POST", "/api/v1/sessions", "{}")
+		f.DoAs(theirs, "POST", "/api/v1/sessions", "{}")
 	}
 	var page auditAnswer
-	f.doAs(theirs, "GET", "/api/v1/audit?limit=1", "").into(t, 200, &page)
+	f.DoAs(theirs, "GET", "/api/v1/audit?limit=1", "").Into(t, 200, &page)
 	for _, query := range []string{
 		"", "?actor=theirs", "?operation=createSession", "?target=" + page.Entries[0].SandboxID, "?cursor=" + page.Next,
 		"?cursor=" + page.Next + "&limit=100",
 	} {
-		a := f.doAs(ours, "GET", "/api/v1/audit"+query, "")
-		if a.status != 200 || strings.TrimSpace(string(a.body)) != `{"entries":[]}` {
-			t.Errorf("%s: %d %s", query, a.status, a.body)
+		a := f.DoAs(ours, "GET", "/api/v1/audit"+query, "")
+		if a.Status != 200 || strings.TrimSpace(string(a.Body)) != `{"entries":[]}` {
+			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}
-	f.doAs(ours, "POST", "/api/v1/sessions", "{}")
-	if a := f.doAs(ours, "GET", "/api/v1/audit", ""); strings.Contains(string(a.body), `"seq"`) || strings.Contains(string(a.body), "theirs") {
-		t.Errorf("the page is %s", a.body)
+	f.DoAs(ours, "POST", "/api/v1/sessions", "{}")
+	if a := f.DoAs(ours, "GET", "/api/v1/audit", ""); strings.Contains(string(a.Body), `"seq"`) || strings.Contains(string(a.Body), "theirs") {
+		t.Errorf("the page is %s", a.Body)
 	}
 	for name, headers := range map[string][]string{
-		"a user":                {"Authorization", "Bearer " + f.mint("ours")},
-		"a key without a scope": {"X-API-Key", f.key("dev:ours", sandbox.RoleAdmin, sandbox.ScopeRead, sandbox.ScopeKeys)},
-		"a user's key":          {"X-API-Key", f.key("dev:ours", sandbox.RoleDeveloper)},
+		"a user":                {"Authorization", "Bearer " + f.Mint("ours")},
+		"a key without a scope": {"X-API-Key", f.Key("dev:ours", sandbox.RoleAdmin, sandbox.ScopeRead, sandbox.ScopeKeys)},
+		"a user's key":          {"X-API-Key", f.Key("dev:ours", sandbox.RoleDeveloper)},
 	} {
-		if a := f.with("GET", "/api/v1/audit", "", headers...); a.status != 403 || !strings.Contains(string(a.body), "audit") {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
+		if a := f.With("GET", "/api/v1/audit", "", headers...); a.Status != 403 || !strings.Contains(string(a.Body), "audit") {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
 		}
 	}
-	if a := f.with("GET", "/api/v1/audit", "", "X-API-Key", f.key("dev:ours", sandbox.RoleAdmin, sandbox.ScopeAudit)); a.status != 200 {
-		t.Errorf("a key for it: %d %s", a.status, a.body)
+	if a := f.With("GET", "/api/v1/audit", "", "X-API-Key", f.Key("dev:ours", sandbox.RoleAdmin, sandbox.ScopeAudit)); a.Status != 200 {
+		t.Errorf("a key for it: %d %s", a.Status, a.Body)
 	}
 	for _, query := range []string{
 		"outcome=good", "limit=0", "limit=101", "limit=x", "cursor=x", "cursor=" + strings.Repeat("a", 600), "since=today", "until=1",
 		"since=0001-01-01T00:00:00Z", "bogus=1", "limit=1&limit=2", "actor=%ff",
 	} {
-		if a := f.doAs(ours, "GET", "/api/v1/audit?"+query, ""); a.status != 400 {
-			t.Errorf("%s: %d %s", query, a.status, a.body)
+		if a := f.DoAs(ours, "GET", "/api/v1/audit?"+query, ""); a.Status != 400 {
+			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}
 	for _, query := range []string{"limit=5", "cursor=" + page.Next} {
-		if a := f.with("GET", "/api/v1/audit?"+query, "", "Authorization", "Bearer "+ours, "Accept", "application/x-ndjson"); a.status != 400 {
-			t.Errorf("%s with lines: %d %s", query, a.status, a.body)
+		if a := f.With("GET", "/api/v1/audit?"+query, "", "Authorization", "Bearer "+ours, "Accept", "application/x-ndjson"); a.Status != 400 {
+			t.Errorf("%s with lines: %d %s", query, a.Status, a.Body)
 		}
 	}
 	for _, method := range []string{"POST", "PUT", "PATCH", "DELETE"} {
-		if a := f.doAs(ours, method, "/api/v1/audit", ""); a.status != 405 {
-			t.Errorf("%s: %d %s", method, a.status, a.body)
+		if a := f.DoAs(ours, method, "/api/v1/audit", ""); a.Status != 405 {
+			t.Errorf("%s: %d %s", method, a.Status, a.Body)
 		}
 	}
 }
 
 // What is refused is counted, by reason, from zero.
 func TestRefusalsAreCounted(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {
 		c.Limits = ratelimit.Rules{ratelimit.Create: {PerSecond: 0.001, Burst: 1}}
 	})
 	count := func() string {
 		var all []string
-		for line := range strings.Lines(string(f.with("GET", "/metrics", "").body)) {
+		for line := range strings.Lines(string(f.With("GET", "/metrics", "").Body)) {
 			if reason, ok := strings.CutPrefix(line, "cloud_sandbox_refused_total{reason="); ok {
 				all = append(all, strings.TrimSpace(reason))
 			}
@@ -493,13 +473,13 @@ func TestRefusalsAreCounted(t *testing.T) {
 	if got := count(); got != `"anonymous"} 0, "credential"} 0, "rate"} 0, "scope"} 0, "signed_url"} 0, "suspended"} 0` {
 		t.Errorf("at first: %s", got)
 	}
-	f.with("GET", "/api/v1/sessions", "")
-	f.with("GET", "/api/v1/sessions", "", "X-API-Key", "x")
-	f.with("POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`, "X-API-Key", "x")
-	f.with("GET", "/api/v1/files?sandbox_id=a&path=a&expires=1&key=k&signature=x", "")
-	f.with("GET", "/api/v1/keys", "", "X-API-Key", f.key("t", sandbox.RoleDeveloper, sandbox.ScopeRead))
-	f.do("POST", "/api/v1/sessions", "{}")
-	f.do("POST", "/api/v1/sessions", "{}")
+	f.With("GET", "/api/v1/sessions", "")
+	f.With("GET", "/api/v1/sessions", "", "X-API-Key", "x")
+	f.With("POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`, "X-API-Key", "x")
+	f.With("GET", "/api/v1/files?sandbox_id=a&path=a&expires=1&key=k&signature=x", "")
+	f.With("GET", "/api/v1/keys", "", "X-API-Key", f.Key("t", sandbox.RoleDeveloper, sandbox.ScopeRead))
+	f.Do("POST", "/api/v1/sessions", "{}")
+	f.Do("POST", "/api/v1/sessions", "{}")
 	if got := count(); got != `"anonymous"} 1, "credential"} 2, "rate"} 1, "scope"} 1, "signed_url"} 1, "suspended"} 0` {
 		t.Errorf("afterwards: %s", got)
 	}

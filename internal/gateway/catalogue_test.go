@@ -23,13 +23,14 @@ var betweenOurs = []string{"guest", "node", "rpc", "scheduler", "session"}
 
 // Every URL of every door has a row in the catalogue, and every row has a URL.
 func TestEveryCallHasARow(t *testing.T) {
+	t.Parallel()
 	rows := map[*catalogue.Operation]bool{}
 	for _, o := range catalogue.All() {
 		rows[o] = true
 	}
 	bound := map[*catalogue.Operation]bool{}
 	served := map[string]bool{}
-	for _, rt := range newFixture(t).server.RouteTable() {
+	for _, rt := range newFixture(t).Server.RouteTable() {
 		if !rows[rt.Op] {
 			t.Errorf("%s %s has no row", rt.Method, rt.Path)
 		}
@@ -73,12 +74,13 @@ func TestEveryCallHasARow(t *testing.T) {
 
 // The contract of REST and the catalogue say the same, and name the same operations.
 func TestContractIsTheCatalogue(t *testing.T) {
+	t.Parallel()
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := map[string]bool{}
-	for _, rt := range newFixture(t).server.RouteTable() {
+	for _, rt := range newFixture(t).Server.RouteTable() {
 		if rt.Call || rt.E2B {
 			continue
 		}
@@ -125,6 +127,7 @@ func TestContractIsTheCatalogue(t *testing.T) {
 
 // The contract of REST holds the scopes of the other rows.
 func TestScopesOfE2BOnly(t *testing.T) {
+	t.Parallel()
 	want := map[string]sandbox.Scope{
 		"latestSandboxMetrics": "read", "sandboxMetrics": "read", "sandboxLogs": "read",
 		"requestBuild": "templates", "startBuild": "templates", "buildDockerfile": "templates", "askUpload": "templates", "upload": "templates",
@@ -136,7 +139,7 @@ func TestScopesOfE2BOnly(t *testing.T) {
 	}
 	got := map[string]sandbox.Scope{}
 	ours := map[*catalogue.Operation]bool{}
-	table := newFixture(t).server.RouteTable()
+	table := newFixture(t).Server.RouteTable()
 	for _, rt := range table {
 		ours[rt.Op] = ours[rt.Op] || !rt.E2B
 	}
@@ -153,6 +156,7 @@ func TestScopesOfE2BOnly(t *testing.T) {
 // A body has room for the longest values that it may have, escaped to twice their
 // length.
 func TestBodiesHaveRoom(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		op     *catalogue.Operation
 		values int64
@@ -172,12 +176,13 @@ func TestBodiesHaveRoom(t *testing.T) {
 
 // The audit log names what the path of a denied request names, through every door.
 func TestAuditNamesThePath(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	without := map[sandbox.Scope]string{}
 	for _, s := range sandbox.Scopes() {
-		without[s] = f.key("t", sandbox.RoleOperator, slices.DeleteFunc(sandbox.Scopes(), func(o sandbox.Scope) bool { return o == s })...)
+		without[s] = f.Key("t", sandbox.RoleOperator, slices.DeleteFunc(sandbox.Scopes(), func(o sandbox.Scope) bool { return o == s })...)
 	}
-	for _, rt := range f.server.RouteTable() {
+	for _, rt := range f.Server.RouteTable() {
 		want := ""
 		switch has := func(name string) bool { return strings.Contains(rt.Path, "{"+name+"}") }; {
 		case has("id") && has("user"):
@@ -195,7 +200,7 @@ func TestAuditNamesThePath(t *testing.T) {
 		}
 		at := rt
 		at.Path = strings.NewReplacer("{id}", "i1", "{user}", "u1", "{template}", "t1", "{part}", "p1").Replace(rt.Path)
-		if e := f.audit1(func() { f.ask(at, without[rt.Op.Scope]) }); e.Target != want || e.Code != "denied" {
+		if e := f.AuditOf(func() { f.ask(at, without[rt.Op.Scope]) }); e.Target != want || e.Code != "denied" {
 			t.Errorf("%s %s is recorded as %+v, not with the target %s", rt.Method, rt.Path, e, want)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 // The JSON of each operation is, in the contract and in the catalogue, of the same
 // fields and types.
 func TestContractHasTheTypesOfTheCatalogue(t *testing.T) {
+	t.Parallel()
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1/templatev1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
 const createCall = "/cloudsandbox.sandbox.v1.SandboxService/Create"
@@ -24,9 +25,10 @@ const createCall = "/cloudsandbox.sandbox.v1.SandboxService/Create"
 // The same request creates the same Sandbox through REST and through Connect, and is
 // refused by both for the same reason.
 func TestCreateThroughEveryDoor(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	auth := []string{"Authorization", "Bearer " + f.token, "Content-Type", "application/json"}
-	f.do("POST", "/api/v1/secrets", `{"name":"KEY","value":"v"}`)
+	auth := []string{"Authorization", "Bearer " + f.Token, "Content-Type", "application/json"}
+	f.Do("POST", "/api/v1/secrets", `{"name":"KEY","value":"v"}`)
 	for _, tt := range []struct {
 		body string
 		want func(sandbox.Sandbox) bool
@@ -64,14 +66,14 @@ func TestCreateThroughEveryDoor(t *testing.T) {
 		sentences := map[string]bool{}
 		var views []map[string]any
 		for _, path := range []string{"/api/v1/sessions", createCall} {
-			a := f.plain("POST", path, tt.body, auth...)
+			a := f.Plain("POST", path, tt.body, auth...)
 			if tt.code != "" {
 				var rest struct {
 					Error struct{ Code, Message string }
 				}
 				var call struct{ Code, Message string }
-				if json.Unmarshal(a.body, &rest) != nil || json.Unmarshal(a.body, &call) != nil || a.status != 400 {
-					t.Errorf("%s through %s: %d %s", tt.body, path, a.status, a.body)
+				if json.Unmarshal(a.Body, &rest) != nil || json.Unmarshal(a.Body, &call) != nil || a.Status != 400 {
+					t.Errorf("%s through %s: %d %s", tt.body, path, a.Status, a.Body)
 				}
 				sentences[rest.Error.Message+call.Message] = true
 				continue
@@ -82,17 +84,17 @@ func TestCreateThroughEveryDoor(t *testing.T) {
 					ID string `json:"sandbox_id"`
 				}
 			}
-			if err := json.Unmarshal(a.body, &made); err != nil || a.status >= 300 {
-				t.Fatalf("%s through %s: %d %s", tt.body, path, a.status, a.body)
+			if err := json.Unmarshal(a.Body, &made); err != nil || a.Status >= 300 {
+				t.Fatalf("%s through %s: %d %s", tt.body, path, a.Status, a.Body)
 			}
 			id := made.ID + made.Sandbox.ID
-			if s := f.sandboxes.record(id); !tt.want(s) {
+			if s := f.Sandboxes.Record(id); !tt.want(s) {
 				t.Errorf("%s through %s created %+v", tt.body, path, s)
 			}
 			var view map[string]any
-			f.plain("GET", "/api/v1/sessions/"+id, "", auth...).into(t, 200, &view)
+			f.Plain("GET", "/api/v1/sessions/"+id, "", auth...).Into(t, 200, &view)
 			var called struct{ Sandbox map[string]any }
-			f.plain("POST", strings.Replace(createCall, "/Create", "/Get", 1), `{"sandbox_id":"`+id+`"}`, auth...).into(t, 200, &called)
+			f.Plain("POST", strings.Replace(createCall, "/Create", "/Get", 1), `{"sandbox_id":"`+id+`"}`, auth...).Into(t, 200, &called)
 			if fmt.Sprint(called.Sandbox["secrets"]) != fmt.Sprint(view["secrets"]) || !covers(view["ports"], called.Sandbox["ports"]) {
 				t.Errorf("%s is shown by REST as %v, and by Connect as %v", tt.body, view, called.Sandbox)
 			}
@@ -125,34 +127,39 @@ func covers(all, part any) bool {
 // Ports and secrets change by Update of Connect as by PATCH of REST, and stay when they
 // are not named.
 func TestUpdateOfPortsAndSecretsByCalls(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	f.do("POST", "/api/v1/secrets", `{"name":"KEY","value":"v"}`)
-	f.do("POST", "/api/v1/sessions", `{"name":"a"}`)
+	f.Do("POST", "/api/v1/secrets", `{"name":"KEY","value":"v"}`)
+	f.Do("POST", "/api/v1/sessions", `{"name":"a"}`)
 	const update = "sandbox.v1.SandboxService/Update"
-	f.says(update, `{"sandbox_id":"a","ports":{"private":true},"secrets":{"uses":[{"name":"KEY","host":"api.example.com","header":"A"}]}}`, `"private":true`, `"name":"KEY"`)
-	f.says(update, `{"sandbox_id":"a","metadata":{"b":"c"}}`, `"private":true`, `"name":"KEY"`)
-	if got := f.says(update, `{"sandbox_id":"a","ports":{},"secrets":{}}`); strings.Contains(got, "private") || strings.Contains(got, "KEY") {
+	f.Says(update, `{"sandbox_id":"a","ports":{"private":true},"secrets":{"uses":[{"name":"KEY","host":"api.example.com","header":"A"}]}}`, `"private":true`, `"name":"KEY"`)
+	f.Says(update, `{"sandbox_id":"a","metadata":{"b":"c"}}`, `"private":true`, `"name":"KEY"`)
+	if got := f.Says(update, `{"sandbox_id":"a","ports":{},"secrets":{}}`); strings.Contains(got, "private") || strings.Contains(got, "KEY") {
 		t.Errorf("afterwards it is %s", got)
 	}
-	f.refusesCalls("", []badCall{
-		{update, []string{`{"sandbox_id":"a","resources":{"type":"basic"}}`}, "failed_precondition", "instance type"},
-		{update, []string{`{"sandbox_id":"a","ports":{"tls":[0]}}`}, "invalid_argument", "port"},
-		{update, []string{`{"sandbox_id":"a","secrets":{"uses":[{"name":"a b"}]}}`}, "invalid_argument", "name"},
-	})
+	for _, tt := range []struct{ message, code, words string }{
+		{`{"sandbox_id":"a","resources":{"type":"basic"}}`, "failed_precondition", "instance type"},
+		{`{"sandbox_id":"a","ports":{"tls":[0]}}`, "invalid_argument", "port"},
+		{`{"sandbox_id":"a","secrets":{"uses":[{"name":"a b"}]}}`, "invalid_argument", "name"},
+	} {
+		if answers, failed := f.Say(f.Token, update, tt.message); failed.Code != tt.code || !strings.Contains(failed.Message, tt.words) {
+			t.Errorf("%s: %q, %+v", tt.message, answers, failed)
+		}
+	}
 }
 
 // Every unary call of an operation that a key makes idempotent takes effect once.
 func TestIdempotencyByCalls(t *testing.T) {
 	f := newFixture(t)
-	f.token = f.mintAs("owner", "owner")
-	auth := []string{"Authorization", "Bearer " + f.token, "Content-Type", "application/json"}
-	id := f.withProcesses()
+	f.Token = f.MintAs("owner", "owner")
+	auth := []string{"Authorization", "Bearer " + f.Token, "Content-Type", "application/json"}
+	id := f.WithProcesses()
 	var key struct {
 		Key struct {
 			ID string `json:"key_id"`
 		}
 	}
-	if err := json.Unmarshal([]byte(f.says("key.v1.KeyService/Create", `{"name":"mine"}`)), &key); err != nil {
+	if err := json.Unmarshal([]byte(f.Says("key.v1.KeyService/Create", `{"name":"mine"}`)), &key); err != nil {
 		t.Fatal(err)
 	}
 	bodies := map[string][2]string{ // the same, and another request
@@ -165,7 +172,7 @@ func TestIdempotencyByCalls(t *testing.T) {
 		"volume.v1.VolumeService/Create":     {`{"name":"v"}`, `{"name":"w"}`},
 		"context.v1.ContextService/Create":   {`{"sandbox_id":"` + id + `","language":"python"}`, `{"sandbox_id":"` + id + `","language":"bash"}`},
 	}
-	for _, rt := range f.server.RouteTable() {
+	for _, rt := range f.Server.RouteTable() {
 		name := strings.TrimPrefix(rt.Path, "/cloudsandbox.")
 		if !rt.Call || !rt.Op.Once || name == "template.v1.TemplateService/Build" { // a stream
 			continue
@@ -176,17 +183,17 @@ func TestIdempotencyByCalls(t *testing.T) {
 			continue
 		}
 		delete(bodies, name)
-		ask := func(body, key string) (a answer, got map[string]any) {
-			a = f.plain("POST", rt.Path, body, append(auth, idempotent, key)...)
-			if err := json.Unmarshal(a.body, &got); err != nil {
-				t.Fatalf("%s: %v: %s", name, err, a.body)
+		ask := func(body, key string) (a gatewaytest.Answer, got map[string]any) {
+			a = f.Plain("POST", rt.Path, body, append(auth, gatewaytest.Idempotent, key)...)
+			if err := json.Unmarshal(a.Body, &got); err != nil {
+				t.Fatalf("%s: %v: %s", name, err, a.Body)
 			}
 			return a, got
 		}
 		first, made := ask(body[0], "k-"+name)
 		again, repeated := ask(body[0], "k-"+name)
-		if first.status != 200 || again.status != 200 || first.header.Get("Idempotent-Replayed") != "" || again.header.Get("Idempotent-Replayed") != "true" {
-			t.Errorf("%s: %d %s, then %d %s", name, first.status, first.body, again.status, again.body)
+		if first.Status != 200 || again.Status != 200 || first.Header.Get("Idempotent-Replayed") != "" || again.Header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%s: %d %s, then %d %s", name, first.Status, first.Body, again.Status, again.Body)
 		}
 		if rt.Op.ShowsSecret {
 			if made["secret"] == nil || repeated["secret"] != nil {
@@ -197,11 +204,11 @@ func TestIdempotencyByCalls(t *testing.T) {
 		if !reflect.DeepEqual(made, repeated) {
 			t.Errorf("%s answers %v, then %v", name, made, repeated)
 		}
-		if a, _ := ask(body[1], "k-"+name); a.status != 400 || !strings.Contains(string(a.body), "another request") {
-			t.Errorf("%s with another body: %d %s", name, a.status, a.body)
+		if a, _ := ask(body[1], "k-"+name); a.Status != 400 || !strings.Contains(string(a.Body), "another request") {
+			t.Errorf("%s with another body: %d %s", name, a.Status, a.Body)
 		}
-		if a, _ := ask(body[0], "a b"); a.status != 400 || !strings.Contains(string(a.body), idempotent) {
-			t.Errorf("%s with a bad key: %d %s", name, a.status, a.body)
+		if a, _ := ask(body[0], "a b"); a.Status != 400 || !strings.Contains(string(a.Body), gatewaytest.Idempotent) {
+			t.Errorf("%s with a bad key: %d %s", name, a.Status, a.Body)
 		}
 	}
 	if len(bodies) > 0 {
@@ -213,25 +220,25 @@ func TestIdempotencyByCalls(t *testing.T) {
 // for its key.
 func TestReplaysHaveATarget(t *testing.T) {
 	f := newFixture(t)
-	f.token = f.mintAs("owner", "owner")
+	f.Token = f.MintAs("owner", "owner")
 	var key struct {
 		Key struct {
 			ID string `json:"key_id"`
 		}
 	}
-	if err := json.Unmarshal([]byte(f.says("key.v1.KeyService/Create", `{"name":"mine"}`)), &key); err != nil {
+	if err := json.Unmarshal([]byte(f.Says("key.v1.KeyService/Create", `{"name":"mine"}`)), &key); err != nil {
 		t.Fatal(err)
 	}
-	box := f.withProcesses()
+	box := f.WithProcesses()
 	for call, tt := range map[string]struct{ field, id, first, other string }{
 		"key.v1.KeyService/Rotate":         {"key_id", key.Key.ID, "", `,"overlap_seconds":1`},
 		"sandbox.v1.SandboxService/Fork":   {"sandbox_id", box, "", `,"count":2`},
 		"context.v1.ContextService/Create": {"sandbox_id", box, `,"language":"python"`, `,"language":"bash"`},
 	} {
 		ask := func(other string) sandbox.AuditEntry {
-			return f.audit1(func() {
-				f.plain("POST", "/cloudsandbox."+call, `{"`+tt.field+`":"`+tt.id+`"`+other+`}`,
-					"Authorization", "Bearer "+f.token, "Content-Type", "application/json", idempotent, "k-"+call)
+			return f.AuditOf(func() {
+				f.Plain("POST", "/cloudsandbox."+call, `{"`+tt.field+`":"`+tt.id+`"`+other+`}`,
+					"Authorization", "Bearer "+f.Token, "Content-Type", "application/json", gatewaytest.Idempotent, "k-"+call)
 			})
 		}
 		if e := ask(tt.first); e.Code != "" {
@@ -248,13 +255,14 @@ func TestReplaysHaveATarget(t *testing.T) {
 
 // A build is a stream: it cannot be repeated by a key, and says so.
 func TestStreamsRefuseTheKey(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	for protocol, options := range protocols {
-		c := templatev1connect.NewTemplateServiceClient(callClient(t, f.token, protocol), "http://"+addr.String(), options...)
+	for protocol, options := range gatewaytest.Protocols {
+		c := templatev1connect.NewTemplateServiceClient(gatewaytest.HTTPClient(t, f.Token, protocol), "http://"+addr.String(), options...)
 		stream := c.Build(t.Context())
-		stream.RequestHeader().Set(idempotent, "k")
+		stream.RequestHeader().Set(gatewaytest.Idempotent, "k")
 		_, err := stream.CloseAndReceive()
 		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "send it without the header") {
 			t.Errorf("%s: %v", protocol, err)
@@ -264,8 +272,9 @@ func TestStreamsRefuseTheKey(t *testing.T) {
 
 // Calls that show a secret have it where storing the answer looks for it.
 func TestSecretsOfCallsAreFound(t *testing.T) {
+	t.Parallel()
 	found := 0
-	for _, rt := range newFixture(t).server.RouteTable() {
+	for _, rt := range newFixture(t).Server.RouteTable() {
 		if !rt.Call || !rt.Op.ShowsSecret {
 			continue
 		}
@@ -295,15 +304,16 @@ func TestSecretsOfCallsAreFound(t *testing.T) {
 // A key stands for one request, through whichever door, and a call that failed may be
 // sent again. Every protocol knows the header.
 func TestIdempotencyOfOneCall(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
 	create := func(protocol, name, key string) (*connect.Response[sandboxv1.CreateResponse], error) {
 		r := connect.NewRequest(&sandboxv1.CreateRequest{Name: name})
-		r.Header().Set(idempotent, key)
-		return calls(t, "http://"+addr.String(), f.token, protocol).Create(t.Context(), r)
+		r.Header().Set(gatewaytest.Idempotent, key)
+		return gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, protocol).Create(t.Context(), r)
 	}
-	for protocol := range protocols {
+	for protocol := range gatewaytest.Protocols {
 		name := strings.ReplaceAll(protocol, " ", "-")
 		if _, err := create(protocol, "A b", name); connect.CodeOf(err) != connect.CodeInvalidArgument {
 			t.Errorf("%s: a bad name: %v", protocol, err)
@@ -317,13 +327,76 @@ func TestIdempotencyOfOneCall(t *testing.T) {
 			t.Errorf("%s: %v, then %v, %v", protocol, first, again, err)
 		}
 	}
-	var first, again view
-	f.with("POST", "/api/v1/sessions", `{"name":"rest"}`, "Authorization", "Bearer "+f.token, idempotent, "both").into(t, http.StatusCreated, &first)
+	var first, again gatewaytest.View
+	f.With("POST", "/api/v1/sessions", `{"name":"rest"}`, "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "both").Into(t, http.StatusCreated, &first)
 	if _, err := create("connect", "rest", "both"); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "another request") {
 		t.Errorf("the key of another door: %v", err)
 	}
-	f.with("POST", "/api/v1/sessions", `{"name":"rest"}`, "Authorization", "Bearer "+f.token, idempotent, "both").into(t, http.StatusCreated, &again)
+	f.With("POST", "/api/v1/sessions", `{"name":"rest"}`, "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "both").Into(t, http.StatusCreated, &again)
 	if first.SandboxID != again.SandboxID {
 		t.Errorf("%+v, then %+v", first, again)
+	}
+}
+
+// Sizes on the disk, what a removal gives back, and the quota of both.
+func TestTemplateBytes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var view struct {
+		Size     int64 `json:"size_bytes"`
+		Stored   int64 `json:"stored_bytes"`
+		Versions []struct {
+			Stored int64 `json:"stored_bytes"`
+		}
+		Templates []struct {
+			Stored int64 `json:"stored_bytes"`
+		}
+	}
+	f.Do("GET", "/api/v1/templates/base", "").Into(t, 200, &view)
+	f.Do("GET", "/api/v1/templates", "").Into(t, 200, &view)
+	if view.Size != 5000 || view.Stored != 8192 || view.Versions[0].Stored != 8192 || view.Templates[0].Stored != 8192 {
+		t.Errorf("told as %+v", view)
+	}
+	const service = "template.v1.TemplateService/"
+	f.Says(service+"Get", `{"template":"base"}`, `"stored_bytes":"8192"`)
+	var gone struct {
+		Removed []string
+		Freed   int64 `json:"freed_bytes"`
+	}
+	if f.Do("DELETE", "/api/v1/templates/mine", "").Into(t, 200, &gone); len(gone.Removed) != 2 || gone.Freed != 8192 {
+		t.Errorf("removed %+v", gone)
+	}
+	f.Says(service+"Remove", `{"template":"mine"}`, `"freed_bytes":"8192"`)
+
+	f.Templates.Stored = 5<<20 + 1
+	var quota struct{ Used, Limits map[string]float64 }
+	if f.Do("GET", "/api/v1/quota", "").Into(t, 200, &quota); quota.Used["template_mb"] != 6 || quota.Limits["template_mb"] != 0 {
+		t.Errorf("the quota is told as %+v", quota)
+	}
+	operator := f.Key("ops", sandbox.RoleOperator)
+	f.With("PUT", "/api/v1/tenants/acme/quota", `{"template_mb":7}`, "X-API-Key", operator).Into(t, 200, &quota)
+	if quota.Used["template_mb"] != 6 || quota.Limits["template_mb"] != 7 {
+		t.Errorf("set, it is told as %+v", quota)
+	}
+
+	f.Templates.Quota.TemplateBytes = 5 << 20
+	const says = "the quota of 5 MiB of templates is used up, they have 5 MiB: delete templates or versions first"
+	for name, a := range map[string]gatewaytest.Answer{
+		"Dockerfile": f.Do("POST", "/api/v1/templates", `{"template":"web","dockerfile":"FROM base\nRUN true\n"}`),
+		"REST":       f.Do("POST", "/api/v1/templates", `{"template":"web","source":"debian:bookworm"}`),
+		"E2B":        f.E2B(f.Key("t", sandbox.RoleDeveloper), "POST", "/v3/templates", `{"name":"web"}`),
+	} {
+		if a.Status != 429 || !strings.Contains(string(a.Body), says) || a.Header.Get("Retry-After") != "" {
+			t.Errorf("%s: a build beyond the quota: %d %s", name, a.Status, a.Body)
+		}
+	}
+	if _, failed := f.Say(f.Token, service+"Build", `{"recipe":{"template":"web","source":"debian:bookworm"}}`); failed.Code != "resource_exhausted" || failed.Message != says {
+		t.Errorf("over Connect: %+v", failed)
+	}
+	if a := f.SendForm("template", `{"template":"t","source":"tar:"}`, "archive", "bytes of it"); a.Status != 429 || !strings.Contains(string(a.Body), says) {
+		t.Errorf("an archive beyond the quota: %d %s", a.Status, a.Body)
+	}
+	if len(f.Templates.Requests) != 0 {
+		t.Errorf("built: %+v", f.Templates.Requests)
 	}
 }

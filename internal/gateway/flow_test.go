@@ -61,6 +61,7 @@ func readBody(result chan<- error) http.HandlerFunc {
 }
 
 func TestSilentBody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		result := make(chan error, 1)
 		conn := pipe(t, readBody(result))
@@ -74,6 +75,7 @@ func TestSilentBody(t *testing.T) {
 }
 
 func TestDrippingBody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		result := make(chan error, 1)
 		conn := pipe(t, readBody(result))
@@ -95,6 +97,7 @@ func TestDrippingBody(t *testing.T) {
 }
 
 func TestSteadyBody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		result := make(chan error, 1)
 		conn := pipe(t, readBody(result))
@@ -112,6 +115,7 @@ func TestSteadyBody(t *testing.T) {
 
 // What the reader does between reads is not the sender's fault.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		result := make(chan error, 1)
 		conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
@@ -135,6 +139,7 @@ func TestSlowReader(t *testing.T) {
 // After its body a request may take as long as it likes, and still learns that
 // its client left.
 func TestLongRequestAfterItsBody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		read, left := make(chan struct{}), make(chan error, 1)
 		conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
@@ -160,6 +165,7 @@ func TestLongRequestAfterItsBody(t *testing.T) {
 
 // A client that reads slowly is served to the end, however large a write is.
 func TestLargeWriteToASlowReader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 40 * maxPiece
 		result := make(chan error, 1)
@@ -188,6 +194,7 @@ func TestLargeWriteToASlowReader(t *testing.T) {
 
 // A client that takes nothing is let go.
 func TestStalledReader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		result := make(chan error, 1)
 		conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {

@@ -37,15 +37,15 @@ type mcpClient struct {
 }
 
 func (f *fixture) mcp(token, query string) *mcpClient {
-	f.t.Helper()
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(f.t.Context(), &sdk.StreamableClientTransport{
-		Endpoint: f.url + "/mcp" + query, HTTPClient: &http.Client{Transport: bearerOf{token}},
+	f.T.Helper()
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(f.T.Context(), &sdk.StreamableClientTransport{
+		Endpoint: f.URL + "/mcp" + query, HTTPClient: &http.Client{Transport: bearerOf{token}},
 	}, nil)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(func() { _ = session.Close() })
-	return &mcpClient{session, f.t}
+	f.T.Cleanup(func() { _ = session.Close() })
+	return &mcpClient{session, f.T}
 }
 
 // tool calls a tool and returns the text of its result.
@@ -57,7 +57,7 @@ func (c *mcpClient) tool(name string, arguments any) (string, bool) {
 // runs has the fake guest run code as a program that says hello, and one that waits.
 func (f *fixture) runs() (waiting, left *atomic.Int32) {
 	waiting, left = &atomic.Int32{}, &atomic.Int32{}
-	f.guest.programs["hello"] = func(_ context.Context, _ execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+	f.Guest.Scripts["hello"] = func(_ context.Context, _ execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
 		for _, e := range []execution.RunEvent{{Started: true}, {Stdout: []byte("hello\n")}} {
 			if err := handle(e); err != nil {
 				return execution.RunEnd{}, err
@@ -65,7 +65,7 @@ func (f *fixture) runs() (waiting, left *atomic.Int32) {
 		}
 		return execution.RunEnd{Status: execution.StatusOK}, nil
 	}
-	f.guest.programs["wait"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
+	f.Guest.Scripts["wait"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
 		waiting.Add(1)
 		<-ctx.Done()
 		left.Add(1)
@@ -76,10 +76,11 @@ func (f *fixture) runs() (waiting, left *atomic.Int32) {
 
 // A tool's calls are those of the API: in the audit log, under their own names.
 func TestMCPTools(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.runs()
-	before := len(f.audit())
-	c := f.mcp(f.token, "")
+	before := len(f.Audit())
+	c := f.mcp(f.Token, "")
 	if got, failed := c.tool("run_command", map[string]any{"command": "hello"}); got != "hello\n" || failed {
 		t.Errorf("%q, failed %v", got, failed)
 	}
@@ -100,22 +101,23 @@ func TestMCPTools(t *testing.T) {
 	if got := f.since(before); !slices.Equal(got, want) {
 		t.Errorf("the audit log has %q, want %q", got, want)
 	}
-	if e := f.audit()[before+1]; !strings.HasPrefix(e.Remote, "127.0.0.1") {
+	if e := f.Audit()[before+1]; !strings.HasPrefix(e.Remote, "127.0.0.1") {
 		t.Errorf("the call came from %q", e.Remote)
 	}
 }
 
 // The calls of a tool have the ID of the request that called it.
 func TestMCPRequestID(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.runs()
-	before := len(f.audit())
-	id := f.initialize(f.token, "")
-	a := f.with("POST", "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"command":"hello"}}}`, append(mcpHeaders(f.token, id), "X-Request-Id", "my-call")...)
-	if a.status != 200 || !strings.Contains(string(a.body), "hello") {
-		t.Fatalf("%d %s", a.status, a.body)
+	before := len(f.Audit())
+	id := f.initialize(f.Token, "")
+	a := f.With("POST", "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"command":"hello"}}}`, append(mcpHeaders(f.Token, id), "X-Request-Id", "my-call")...)
+	if a.Status != 200 || !strings.Contains(string(a.Body), "hello") {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	entries := f.audit()[before:]
+	entries := f.Audit()[before:]
 	if len(entries) != 2 {
 		t.Errorf("%d entries", len(entries))
 	}
@@ -129,8 +131,9 @@ func TestMCPRequestID(t *testing.T) {
 // A key with the scope read sees and may use what reads, and the refusal of the rest is
 // that of the API.
 func TestMCPScopes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	c := f.mcp(f.key("t", sandbox.RoleOperator, sandbox.ScopeRead), "")
+	c := f.mcp(f.Key("t", sandbox.RoleOperator, sandbox.ScopeRead), "")
 	listed, err := c.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -143,14 +146,14 @@ func TestMCPScopes(t *testing.T) {
 	if len(listed.Tools) < 5 {
 		t.Errorf("it is shown %d tools", len(listed.Tools))
 	}
-	before := len(f.audit())
+	before := len(f.Audit())
 	if got, failed := c.tool("run_command", map[string]any{"command": "hello"}); !failed || got != `denied: this API key does not have the scope "write"` {
 		t.Errorf("%q, failed %v", got, failed)
 	}
 	if got := f.since(before); !slices.Equal(got, []string{"t createSession 403 denied"}) {
 		t.Errorf("the audit log has %q", got)
 	}
-	all, err := f.mcp(f.key("t", sandbox.RoleOperator), "").ListTools(t.Context(), nil)
+	all, err := f.mcp(f.Key("t", sandbox.RoleOperator), "").ListTools(t.Context(), nil)
 	if err != nil || len(all.Tools) < 20 {
 		t.Errorf("every scope is shown %d tools, %v", len(all.Tools), err)
 	}
@@ -158,11 +161,12 @@ func TestMCPScopes(t *testing.T) {
 
 // Limits of the API are told by the tool.
 func TestMCPRateLimit(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {
 		c.Limits = ratelimit.Rules{ratelimit.Execute: {PerSecond: 0.01, Burst: 1}}
 	})
 	f.runs()
-	c := f.mcp(f.token, "")
+	c := f.mcp(f.Token, "")
 	c.tool("run_command", map[string]any{"command": "hello"})
 	if got, failed := c.tool("run_command", map[string]any{"command": "hello"}); !failed || !strings.HasPrefix(got, "exhausted: ") || !strings.Contains(got, "try again in") {
 		t.Errorf("%q, failed %v", got, failed)
@@ -171,11 +175,11 @@ func TestMCPRateLimit(t *testing.T) {
 
 // initialize opens a session by a plain request and returns its ID.
 func (f *fixture) initialize(token, query string) string {
-	f.t.Helper()
-	a := f.with("POST", "/mcp"+query, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, mcpHeaders(token, "")...)
-	id := a.header.Get("Mcp-Session-Id")
-	if a.status != 200 || id == "" {
-		f.t.Fatalf("%d %s", a.status, a.body)
+	f.T.Helper()
+	a := f.With("POST", "/mcp"+query, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, mcpHeaders(token, "")...)
+	id := a.Header.Get("Mcp-Session-Id")
+	if a.Status != 200 || id == "" {
+		f.T.Fatalf("%d %s", a.Status, a.Body)
 	}
 	return id
 }
@@ -191,61 +195,63 @@ func mcpHeaders(token, session string) []string {
 // A session is there for who opened it. For another tenant, user or key it is not there,
 // to the byte as one that never was.
 func TestMCPSessionsAreTheirOwners(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	one, two := f.key("t", sandbox.RoleOperator), f.key("t", sandbox.RoleOperator)
+	one, two := f.Key("t", sandbox.RoleOperator), f.Key("t", sandbox.RoleOperator)
 	id := f.initialize(one, "")
 	const list = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
-	if a := f.with("POST", "/mcp", list, mcpHeaders(one, id)...); a.status != 200 {
-		t.Errorf("its owner: %d %s", a.status, a.body)
+	if a := f.With("POST", "/mcp", list, mcpHeaders(one, id)...); a.Status != 200 {
+		t.Errorf("its owner: %d %s", a.Status, a.Body)
 	}
-	for name, token := range map[string]string{"another key": two, "another tenant": f.token, "the owner's token": f.mint("t")} {
+	for name, token := range map[string]string{"another key": two, "another tenant": f.Token, "the owner's token": f.Mint("t")} {
 		for _, method := range []string{"POST", "GET", "DELETE"} {
 			body := ""
 			if method == "POST" {
 				body = list
 			}
-			theirs, none := f.with(method, "/mcp", body, mcpHeaders(token, id)...), f.with(method, "/mcp", body, mcpHeaders(token, "NONE")...)
-			if theirs.status != 404 || string(theirs.body) != string(none.body) || none.status != 404 {
-				t.Errorf("%s, %s: %d %s, and one that is not there: %d %s", name, method, theirs.status, theirs.body, none.status, none.body)
+			theirs, none := f.With(method, "/mcp", body, mcpHeaders(token, id)...), f.With(method, "/mcp", body, mcpHeaders(token, "NONE")...)
+			if theirs.Status != 404 || string(theirs.Body) != string(none.Body) || none.Status != 404 {
+				t.Errorf("%s, %s: %d %s, and one that is not there: %d %s", name, method, theirs.Status, theirs.Body, none.Status, none.Body)
 			}
 		}
 	}
-	if a := f.with("DELETE", "/mcp", "", mcpHeaders(one, id)...); a.status != 204 {
-		t.Errorf("its end: %d %s", a.status, a.body)
+	if a := f.With("DELETE", "/mcp", "", mcpHeaders(one, id)...); a.Status != 204 {
+		t.Errorf("its end: %d %s", a.Status, a.Body)
 	}
-	if a := f.with("POST", "/mcp", list, mcpHeaders(one, id)...); a.status != 404 {
-		t.Errorf("after its end: %d %s", a.status, a.body)
+	if a := f.With("POST", "/mcp", list, mcpHeaders(one, id)...); a.Status != 404 {
+		t.Errorf("after its end: %d %s", a.Status, a.Body)
 	}
 }
 
 // However a client goes away in the middle of a call, what the call runs ends.
 func TestMCPClientLeaves(t *testing.T) {
+	t.Parallel()
 	for name, leave := range map[string]func(f *fixture, id string, hangUp context.CancelFunc){
 		"it hangs up": func(_ *fixture, _ string, hangUp context.CancelFunc) { hangUp() },
 		"it ends the session": func(f *fixture, id string, _ context.CancelFunc) {
-			if a := f.with("DELETE", "/mcp", "", mcpHeaders(f.token, id)...); a.status != 204 {
-				t.Errorf("%d %s", a.status, a.body)
+			if a := f.With("DELETE", "/mcp", "", mcpHeaders(f.Token, id)...); a.Status != 204 {
+				t.Errorf("%d %s", a.Status, a.Body)
 			}
 		},
 		"it cancels the call": func(f *fixture, id string, _ context.CancelFunc) {
 			const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`
-			if a := f.with("POST", "/mcp", cancelled, mcpHeaders(f.token, id)...); a.status != 202 {
-				t.Errorf("%d %s", a.status, a.body)
+			if a := f.With("POST", "/mcp", cancelled, mcpHeaders(f.Token, id)...); a.Status != 202 {
+				t.Errorf("%d %s", a.Status, a.Body)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			waiting, left := f.runs()
-			id := f.initialize(f.token, "")
+			id := f.initialize(f.Token, "")
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
-			r, _ := http.NewRequestWithContext(ctx, "POST", f.url+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"command":"wait"}}}`))
-			for h := mcpHeaders(f.token, id); len(h) > 0; h = h[2:] {
+			r, _ := http.NewRequestWithContext(ctx, "POST", f.URL+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"command":"wait"}}}`))
+			for h := mcpHeaders(f.Token, id); len(h) > 0; h = h[2:] {
 				r.Header.Set(h[0], h[1])
 			}
 			go func() {
-				if resp, err := f.client.Do(r); err == nil {
+				if resp, err := f.Client.Do(r); err == nil {
 					_, _ = io.Copy(io.Discard, resp.Body)
 					resp.Body.Close()
 				}
@@ -268,6 +274,7 @@ func soon(t *testing.T, true func() bool) {
 
 // A session with a name comes back to its sandbox, which paused when the session ended.
 func TestMCPSessionComesBack(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.runs()
 	own := func(c *mcpClient) string {
@@ -279,74 +286,77 @@ func TestMCPSessionComesBack(t *testing.T) {
 		_ = json.Unmarshal([]byte(got), &list)
 		return list.Own
 	}
-	c := f.mcp(f.token, "?session=agent")
+	c := f.mcp(f.Token, "?session=agent")
 	first := own(c)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	soon(t, func() bool { return f.stateOf(first) == sandbox.Paused })
-	if again := own(f.mcp(f.token, "?session=agent")); again != first || first == "" {
+	if again := own(f.mcp(f.Token, "?session=agent")); again != first || first == "" {
 		t.Errorf("it came back to %q, not %q", again, first)
 	}
-	if other := own(f.mcp(f.token, "")); other == first {
+	if other := own(f.mcp(f.Token, "")); other == first {
 		t.Error("a session without a name has the sandbox of another")
 	}
 	for query, want := range map[string]string{"?session=A+b": "name", "?tools=none": "no set of tools", "?sesion=a": "unknown query parameter"} {
-		if a := f.with("POST", "/mcp"+query, "{}", mcpHeaders(f.token, "")...); a.status != 400 || !strings.Contains(string(a.body), want) {
-			t.Errorf("%s: %d %s", query, a.status, a.body)
+		if a := f.With("POST", "/mcp"+query, "{}", mcpHeaders(f.Token, "")...); a.Status != 400 || !strings.Contains(string(a.Body), want) {
+			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}
 }
 
 func (f *fixture) stateOf(id string) sandbox.State {
-	sb, err := f.sandboxes.Get(f.t.Context(), "dev:test", id)
+	sb, err := f.Sandboxes.Get(f.T.Context(), "dev:test", id)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return sb.State
 }
 
 // A tenant with too many sessions loses the one that it has not used for the longest.
 func TestMCPSessionsAreBounded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	const own = 256
 	ids := make([]string, own)
 	for i := range ids {
-		ids[i] = f.initialize(f.token, "")
+		ids[i] = f.initialize(f.Token, "")
 	}
 	const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
-	if a := f.with("POST", "/mcp", ping, mcpHeaders(f.token, ids[0])...); a.status != 200 {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a := f.With("POST", "/mcp", ping, mcpHeaders(f.Token, ids[0])...); a.Status != 200 {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	last := f.initialize(f.token, "")
+	last := f.initialize(f.Token, "")
 	for id, want := range map[string]int{ids[0]: 200, ids[1]: 404, ids[2]: 200, last: 200} {
-		if a := f.with("POST", "/mcp", ping, mcpHeaders(f.token, id)...); a.status != want {
-			t.Errorf("session %d: %d, want %d", slices.Index(ids, id), a.status, want)
+		if a := f.With("POST", "/mcp", ping, mcpHeaders(f.Token, id)...); a.Status != want {
+			t.Errorf("session %d: %d, want %d", slices.Index(ids, id), a.Status, want)
 		}
 	}
 }
 
 // Who has no credential is told where the identity providers are listed.
 func TestMCPResourceMetadata(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	a := f.with("POST", "/mcp", "{}")
-	want := `Bearer realm="cloud-sandbox", resource_metadata="` + f.url + `/.well-known/oauth-protected-resource/mcp"`
-	if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want {
-		t.Errorf("%d %q, want %q", a.status, got, want)
+	a := f.With("POST", "/mcp", "{}")
+	want := `Bearer realm="cloud-sandbox", resource_metadata="` + f.URL + `/.well-known/oauth-protected-resource/mcp"`
+	if got := a.Header.Get("WWW-Authenticate"); a.Status != 401 || got != want {
+		t.Errorf("%d %q, want %q", a.Status, got, want)
 	}
 	var told struct {
 		Resource string   `json:"resource"`
 		Methods  []string `json:"bearer_methods_supported"`
 		Servers  []string `json:"authorization_servers"`
 	}
-	f.with("GET", "/.well-known/oauth-protected-resource/mcp", "").into(t, 200, &told)
-	if told.Resource != f.url+"/mcp" || !slices.Equal(told.Methods, []string{"header"}) || told.Servers != nil {
+	f.With("GET", "/.well-known/oauth-protected-resource/mcp", "").Into(t, 200, &told)
+	if told.Resource != f.URL+"/mcp" || !slices.Equal(told.Methods, []string{"header"}) || told.Servers != nil {
 		t.Errorf("%+v", told)
 	}
 }
 
 // What is no message of MCP is refused, and the client is told why.
 func TestMCPRefuses(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	newer := `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2099-01-01"}}}`
 	for _, tt := range []struct {
@@ -363,9 +373,9 @@ func TestMCPRefuses(t *testing.T) {
 		{"before initialize", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil, 200, "invalid during session initialization"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := f.with("POST", "/mcp", tt.body, append(mcpHeaders(f.token, ""), tt.headers...)...)
-			if a.status != tt.status || !strings.Contains(string(a.body), tt.want) {
-				t.Errorf("%d %s, want %d and %q", a.status, a.body, tt.status, tt.want)
+			a := f.With("POST", "/mcp", tt.body, append(mcpHeaders(f.Token, ""), tt.headers...)...)
+			if a.Status != tt.status || !strings.Contains(string(a.Body), tt.want) {
+				t.Errorf("%d %s, want %d and %q", a.Status, a.Body, tt.status, tt.want)
 			}
 		})
 	}
@@ -373,10 +383,11 @@ func TestMCPRefuses(t *testing.T) {
 
 // A server that ends does not wait for clients that only listen.
 func TestMCPEndsWithTheServer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
-	f.url = fmt.Sprintf("http://%s", addr)
-	c := f.mcp(f.token, "")
+	addr, stop := f.Serve()
+	f.URL = fmt.Sprintf("http://%s", addr)
+	c := f.mcp(f.Token, "")
 	c.tool("list_sandboxes", map[string]any{})
 	start := time.Now()
 	stop()

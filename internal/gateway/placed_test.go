@@ -36,6 +36,7 @@ func (oneTemplate) Find(_ context.Context, _ sandbox.TenantID, name string) (san
 
 // A Sandbox has the user and the folder of its Template however it is created.
 func TestPlaced(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		req       sandbox.CreateRequest
 		user, cwd string

@@ -11,15 +11,54 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
+
+// Nobody learns anything of another Tenant's Sandbox, nor does anything to it.
+func TestE2BOtherTenants(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := f.E2BSandbox(f.Key("t", sandbox.RoleDeveloper), `{"templateID":"base"}`).SandboxID
+	const absent = "i00000000000000000000"
+	key := f.Key("other", sandbox.RoleDeveloper)
+	about := 0
+	for _, rt := range f.Server.RouteTable() {
+		if !rt.E2B || !strings.Contains(rt.Path, "{id}") {
+			continue
+		}
+		about++
+		body := ""
+		if rt.Method == "POST" && !strings.HasPrefix(rt.Path, "/v2/") {
+			body = `{"timeout":5}`
+		}
+		for _, takesNone := range []string{"/refreshes", "/pause", "/snapshots"} {
+			if strings.HasSuffix(rt.Path, takesNone) {
+				body = ""
+			}
+		}
+		ask := func(id string) gatewaytest.Answer {
+			return f.E2B(key, rt.Method, strings.ReplaceAll(rt.Path, "{id}", id), body)
+		}
+		theirs, nobodys := ask(id), ask(absent)
+		if theirs.Status != 404 || strings.ReplaceAll(string(theirs.Body), id, absent) != string(nobodys.Body) {
+			t.Errorf("%s %s: %d %s, of an absent one %d %s", rt.Method, rt.Path, theirs.Status, theirs.Body, nobodys.Status, nobodys.Body)
+		}
+	}
+	if about < 10 {
+		t.Errorf("only %d routes are about a sandbox", about)
+	}
+	if f.Sandboxes.Live() != 1 {
+		t.Error("it was ended")
+	}
+}
 
 // ask sends a request to a route, with an API key unless it is empty. Answers of
 // calls are not in the contract of REST, so nothing is checked here.
-func (f *fixture) ask(rt gateway.RouteInfo, key string) answer {
-	f.t.Helper()
-	req, err := http.NewRequest(rt.Method, f.url+strings.ReplaceAll(rt.Path, "{id}", "none"), nil)
+func (f *fixture) ask(rt gateway.RouteInfo, key string) gatewaytest.Answer {
+	f.T.Helper()
+	req, err := http.NewRequest(rt.Method, f.URL+strings.ReplaceAll(rt.Path, "{id}", "none"), nil)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	if rt.Call {
 		req.Header.Set("Content-Type", "application/json")
@@ -27,39 +66,40 @@ func (f *fixture) ask(rt gateway.RouteInfo, key string) answer {
 	if key != "" {
 		req.Header.Set("X-API-Key", key)
 	}
-	resp, err := f.client.Do(req)
+	resp, err := f.Client.Do(req)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	return answer{status: resp.StatusCode, header: resp.Header, body: body}
+	return gatewaytest.Answer{Status: resp.StatusCode, Header: resp.Header, Body: body}
 }
 
 // Every route but those for anyone wants a credential, and of a key the scope.
 func TestEveryRouteHasItsDoor(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	with, without := map[sandbox.Scope]string{}, map[sandbox.Scope]string{}
 	for _, s := range sandbox.Scopes() {
 		others := slices.DeleteFunc(sandbox.Scopes(), func(o sandbox.Scope) bool { return o == s })
-		with[s], without[s] = f.key("t", sandbox.RoleOperator, s), f.key("t", sandbox.RoleOperator, others...)
+		with[s], without[s] = f.Key("t", sandbox.RoleOperator, s), f.Key("t", sandbox.RoleOperator, others...)
 	}
-	for _, rt := range f.server.RouteTable() {
+	for _, rt := range f.Server.RouteTable() {
 		if rt.Op.Anyone {
 			continue
 		}
-		if a := f.ask(rt, ""); a.status != 401 || a.header.Get("WWW-Authenticate") == "" ||
-			!bytes.Contains(a.body, []byte("unauthenticated")) && !bytes.Contains(a.body, []byte(`"code":401`)) {
-			t.Errorf("%s %s without a credential: %d %s", rt.Method, rt.Path, a.status, a.body)
+		if a := f.ask(rt, ""); a.Status != 401 || a.Header.Get("WWW-Authenticate") == "" ||
+			!bytes.Contains(a.Body, []byte("unauthenticated")) && !bytes.Contains(a.Body, []byte(`"code":401`)) {
+			t.Errorf("%s %s without a credential: %d %s", rt.Method, rt.Path, a.Status, a.Body)
 		}
-		if a := f.ask(rt, without[rt.Op.Scope]); a.status != 403 || !bytes.Contains(a.body, []byte(rt.Op.Scope)) {
-			t.Errorf("%s %s without the scope %s: %d %s", rt.Method, rt.Path, rt.Op.Scope, a.status, a.body)
+		if a := f.ask(rt, without[rt.Op.Scope]); a.Status != 403 || !bytes.Contains(a.Body, []byte(rt.Op.Scope)) {
+			t.Errorf("%s %s without the scope %s: %d %s", rt.Method, rt.Path, rt.Op.Scope, a.Status, a.Body)
 		}
-		if a := f.ask(rt, with[rt.Op.Scope]); a.status == 401 || a.status == 403 {
-			t.Errorf("%s %s with the scope %s: %d %s", rt.Method, rt.Path, rt.Op.Scope, a.status, a.body)
+		if a := f.ask(rt, with[rt.Op.Scope]); a.Status == 401 || a.Status == 403 {
+			t.Errorf("%s %s with the scope %s: %d %s", rt.Method, rt.Path, rt.Op.Scope, a.Status, a.Body)
 		}
 	}
 }
@@ -67,10 +107,11 @@ func TestEveryRouteHasItsDoor(t *testing.T) {
 // Who asks every route for a Sandbox of another Tenant hears to the byte what
 // there is to hear of one that does not exist.
 func TestOtherTenantsOnEveryRoute(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	var v view
-	f.do("POST", "/api/v1/sessions", `{"name":"mine"}`).into(t, 201, &v)
-	f.token = f.mint("other")
+	var v gatewaytest.View
+	f.Do("POST", "/api/v1/sessions", `{"name":"mine"}`).Into(t, 201, &v)
+	f.Token = f.Mint("other")
 	// What a route needs beside the sandbox to look for it.
 	needs := map[string]string{
 		"POST /api/v1/sessions/{id}/timeout":     `"timeout_seconds":5`,
@@ -95,26 +136,26 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 		"POST /api/v1/git/commit":                `"message":"a","author":{"name":"a","email":"a@b.c"}`,
 	}
 	about := 0
-	for _, rt := range f.server.RouteTable() {
+	for _, rt := range f.Server.RouteTable() {
 		if rt.Op.Anyone || rt.Call || rt.E2B || !aboutSandbox(rt) {
 			continue
 		}
 		about++
-		ask := func(id string) answer {
-			return f.with(rt.Method, urlOf(rt, id), bodyOf(rt, id, needs[rt.Method+" "+rt.Path]), headersOf(rt, f.token)...)
+		ask := func(id string) gatewaytest.Answer {
+			return f.With(rt.Method, urlOf(rt, id), bodyOf(rt, id, needs[rt.Method+" "+rt.Path]), headersOf(rt, f.Token)...)
 		}
 		for id, none := range map[string]string{v.SandboxID: "i00000000000000000000", "mine": "none"} {
 			absent, a := ask(none), ask(id)
-			if absent.status != 404 || !strings.Contains(string(absent.body), "no sandbox") {
-				t.Errorf("%s %s: absent is %d %s", rt.Method, rt.Path, absent.status, absent.body)
+			if absent.Status != 404 || !strings.Contains(string(absent.Body), "no sandbox") {
+				t.Errorf("%s %s: absent is %d %s", rt.Method, rt.Path, absent.Status, absent.Body)
 			}
-			a.body = bytes.ReplaceAll(a.body, []byte(id), []byte(none)) // each repeats what was asked for
+			a.Body = bytes.ReplaceAll(a.Body, []byte(id), []byte(none)) // each repeats what was asked for
 			for _, h := range []string{"X-Request-Id", "Date"} {
-				a.header.Del(h)
-				absent.header.Del(h)
+				a.Header.Del(h)
+				absent.Header.Del(h)
 			}
-			if a.status != absent.status || !bytes.Equal(a.body, absent.body) || fmt.Sprint(a.header) != fmt.Sprint(absent.header) {
-				t.Errorf("%s %s: %d %s %v, absent: %d %s %v", rt.Method, rt.Path, a.status, a.body, a.header, absent.status, absent.body, absent.header)
+			if a.Status != absent.Status || !bytes.Equal(a.Body, absent.Body) || fmt.Sprint(a.Header) != fmt.Sprint(absent.Header) {
+				t.Errorf("%s %s: %d %s %v, absent: %d %s %v", rt.Method, rt.Path, a.Status, a.Body, a.Header, absent.Status, absent.Body, absent.Header)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ func prefixes(text ...string) []netip.Prefix {
 }
 
 func TestAddressBehindProxies(t *testing.T) {
+	t.Parallel()
 	trusted := prefixes("10.0.0.0/8", "127.0.0.1/32", "2001:db8::/32")
 	for _, tt := range []struct {
 		name, peer string
@@ -71,10 +72,11 @@ func TestAddressBehindProxies(t *testing.T) {
 // Who is at an address spends nothing of what a key may do from there, and whose
 // credentials are wrong spends what the address may.
 func TestTokenLimitIsTheKeys(t *testing.T) {
+	t.Parallel()
 	rules := ratelimit.Rules{ratelimit.Token: {PerSecond: 0.001, Burst: 5}}
 	f := newFixture(t, func(c *gateway.Config) { c.Limits, c.Dev = rules, false })
 	mint := func(headers ...string) int {
-		return f.with("POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`, headers...).status
+		return f.With("POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`, headers...).Status
 	}
 	count := func(n int, headers ...string) string {
 		all := map[int]int{}
@@ -86,14 +88,14 @@ func TestTokenLimitIsTheKeys(t *testing.T) {
 	if got := count(7); got != "map[403:5 429:2]" {
 		t.Errorf("without a credential: %s", got)
 	}
-	admin := f.key("acme", sandbox.RoleAdmin)
+	admin := f.Key("acme", sandbox.RoleAdmin)
 	if got := count(7, "X-API-Key", sandbox.NewKeySecret()); got != "map[429:7]" {
 		t.Errorf("wrong keys: %s", got)
 	}
 	if got := count(6, "X-API-Key", admin); got != "map[200:5 429:1]" {
 		t.Errorf("a key at that address: %s", got)
 	}
-	if got := count(6, "Authorization", "Bearer "+f.key("acme", sandbox.RoleAdmin)); got != "map[200:5 429:1]" {
+	if got := count(6, "Authorization", "Bearer "+f.Key("acme", sandbox.RoleAdmin)); got != "map[200:5 429:1]" {
 		t.Errorf("another key: %s", got)
 	}
 }
@@ -101,9 +103,10 @@ func TestTokenLimitIsTheKeys(t *testing.T) {
 // Behind a proxy that is trusted each client has its own limit; a client that makes
 // up where it comes from keeps its own.
 func TestLimitsBehindAProxy(t *testing.T) {
+	t.Parallel()
 	rules := ratelimit.Rules{ratelimit.Token: {PerSecond: 0.001, Burst: 2}}
 	wrong := func(f *fixture, from string) int {
-		return f.with("GET", "/api/v1/sessions", "", "X-API-Key", sandbox.NewKeySecret(), "X-Forwarded-For", from).status
+		return f.With("GET", "/api/v1/sessions", "", "X-API-Key", sandbox.NewKeySecret(), "X-Forwarded-For", from).Status
 	}
 	f := newFixture(t, func(c *gateway.Config) { c.Limits, c.TrustedProxies = rules, prefixes("127.0.0.0/8", "::1/128") })
 	for i, want := range []int{401, 401, 429} {
@@ -122,7 +125,7 @@ func TestLimitsBehindAProxy(t *testing.T) {
 	if got := wrong(f, "2001:db8:1:3::1"); got != 401 {
 		t.Errorf("another /64: %d", got)
 	}
-	if log := f.audit(); len(log) != 6 || log[0].Remote != "203.0.113.1" || log[5].Remote != "2001:db8:1:3::1" {
+	if log := f.Audit(); len(log) != 6 || log[0].Remote != "203.0.113.1" || log[5].Remote != "2001:db8:1:3::1" {
 		t.Errorf("the audit log has %+v", log)
 	}
 	f = newFixture(t, func(c *gateway.Config) { c.Limits = rules })
@@ -131,7 +134,7 @@ func TestLimitsBehindAProxy(t *testing.T) {
 			t.Errorf("attempt %d where no proxy is trusted: %d, want %d", i, got, want)
 		}
 	}
-	for _, e := range f.audit() {
+	for _, e := range f.Audit() {
 		if e.Remote != "127.0.0.1" {
 			t.Errorf("the audit log has %+v", e)
 		}
@@ -141,6 +144,7 @@ func TestLimitsBehindAProxy(t *testing.T) {
 // Who reaches this server by https, only a proxy that is trusted says: links and
 // cookies go by that.
 func TestSchemeBehindProxies(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		trusted []netip.Prefix
 		says    string
@@ -157,16 +161,16 @@ func TestSchemeBehindProxies(t *testing.T) {
 		var made struct {
 			SandboxID string `json:"sandbox_id"`
 		}
-		headers := []string{"X-API-Key", f.key("acme", sandbox.RoleDeveloper)}
+		headers := []string{"X-API-Key", f.Key("acme", sandbox.RoleDeveloper)}
 		if tt.says != "" {
 			headers = append(headers, "X-Forwarded-Proto", tt.says)
 		}
-		f.with("POST", "/api/v1/sessions", `{"ports":{"private":true}}`, headers...).into(t, 201, &made)
+		f.With("POST", "/api/v1/sessions", `{"ports":{"private":true}}`, headers...).Into(t, 201, &made)
 		var signed, link struct {
 			URL string `json:"url"`
 		}
-		f.with("POST", "/api/v1/files/sign", `{"sandbox_id":"`+made.SandboxID+`","path":"a","method":"GET"}`, headers...).into(t, 200, &signed)
-		f.with("POST", "/api/v1/sessions/"+made.SandboxID+"/ports/80/sign", `{}`, headers...).into(t, 200, &link)
+		f.With("POST", "/api/v1/files/sign", `{"sandbox_id":"`+made.SandboxID+`","path":"a","method":"GET"}`, headers...).Into(t, 200, &signed)
+		f.With("POST", "/api/v1/sessions/"+made.SandboxID+"/ports/80/sign", `{}`, headers...).Into(t, 200, &link)
 		if !strings.HasPrefix(signed.URL, tt.want) || !strings.HasPrefix(link.URL, tt.want) {
 			t.Errorf("%s: %s and %s", name, signed.URL, link.URL)
 		}

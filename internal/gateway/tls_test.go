@@ -21,6 +21,7 @@ func selfSigned(t *testing.T) (cert, key string, made *certs.Certificate) {
 
 // One port speaks TLS, in both versions of HTTP, and plain HTTP.
 func TestTLSOnTheSamePort(t *testing.T) {
+	t.Parallel()
 	cert, key, made := selfSigned(t)
 	f := newFixture(t, func(c *gateway.Config) {
 		certificate, err := gateway.NewCertificate(cert, key, c.Log)
@@ -29,7 +30,7 @@ func TestTLSOnTheSamePort(t *testing.T) {
 		}
 		c.TLS = certificate.TLS()
 	})
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
 	silent, err := net.Dial("tcp", addr.String()) // one that never begins does not hold up the others, nor the end
 	if err != nil {
@@ -68,6 +69,7 @@ func TestTLSOnTheSamePort(t *testing.T) {
 }
 
 func TestBadCertificate(t *testing.T) {
+	t.Parallel()
 	cert, key, _ := selfSigned(t)
 	_, otherKey, _ := selfSigned(t)
 	for name, files := range map[string][2]string{

@@ -11,6 +11,7 @@ import (
 // What is kept of a Sandbox is bounded, in order, and reaches back to its
 // beginning.
 func TestLoads(t *testing.T) {
+	t.Parallel()
 	var l loads
 	start := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := start
@@ -39,6 +40,7 @@ func TestLoads(t *testing.T) {
 }
 
 func TestWatched(t *testing.T) {
+	t.Parallel()
 	var l loads
 	for i := range maxKept + 5 {
 		l.watch(fmt.Sprint(i))

@@ -8,6 +8,7 @@ import (
 )
 
 func TestTeamPoint(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	running := func(age time.Duration) sandbox.Sandbox {
 		return sandbox.Sandbox{State: sandbox.Running, CreatedAt: at.Add(-age)}

@@ -8,6 +8,7 @@ import (
 // Clients are always told a domain, and it is one that leads to this server from where
 // they are.
 func TestDomain(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ configured, host, want string }{
 		{"box.example:8443", "127.0.0.1:8080", "box.example:8443"},
 		{"", "127.0.0.1:8080", "localhost:8080"},

@@ -10,6 +10,7 @@ import (
 
 // What is wrong with a body is said of the field as its client wrote it.
 func TestDecodeNamesTheField(t *testing.T) {
+	t.Parallel()
 	type inner struct {
 		Cols int `json:"cols"`
 	}

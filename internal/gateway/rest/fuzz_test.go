@@ -79,6 +79,7 @@ func FuzzOperations(f *testing.F) {
 
 // A batch whose request has ended does nothing more.
 func TestBatchEnds(t *testing.T) {
+	t.Parallel()
 	ctx, end := context.WithCancel(t.Context())
 	done := 0
 	step := func(context.Context, *batch) (v1.BatchResult, error) { done++; end(); return v1.BatchResult{}, nil }

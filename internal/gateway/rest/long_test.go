@@ -53,6 +53,7 @@ type longItem struct {
 // Views with long fields are written as json.Marshal writes the same with strings,
 // however their texts come and are cut.
 func TestWriteLong(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	alphabet := []string{"a", "\x00", "\x1f", "\x7f", `"`, `\`, "\n", "\r", "\t", "<", ">", "&", "é", "漢", "😀", "\u2028", "\u2029", "\uFFFD", "\xff", "\xe6\xbc", "\xf0\x9f"}
 	textOf := func() string {
@@ -106,6 +107,7 @@ func TestWriteLong(t *testing.T) {
 
 // JSON within never breaks a line, which would end an event.
 func TestLongJSONHasNoLines(t *testing.T) {
+	t.Parallel()
 	var got bytes.Buffer
 	out := bufio.NewWriter(&got)
 	view := longItem{&longText{Reader: strings.NewReader("{\r\n \"a\": \"b\\n\"\n}"), as: asJSON}}

@@ -22,6 +22,7 @@ func (s *told) send(e v1.OutputEvent) error {
 }
 
 func TestTeller(t *testing.T) {
+	t.Parallel()
 	out := func(at int64, text string) execution.OutputPiece {
 		return execution.OutputPiece{Offset: at, Data: []byte(text)}
 	}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestEveryCodeHasAStatus(t *testing.T) {
+	t.Parallel()
 	for _, code := range sandbox.Codes() {
 		if _, ok := httpStatus[code]; !ok {
 			t.Errorf("%s has no HTTP status", code)
@@ -23,6 +24,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 }
 
 func TestOf(t *testing.T) {
+	t.Parallel()
 	secret := errors.New("open /srv/data/x: permission denied")
 	for _, tt := range []struct {
 		name    string

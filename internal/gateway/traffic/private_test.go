@@ -38,6 +38,7 @@ func header(pairs ...string) func(*http.Request) {
 }
 
 func TestPrivatePorts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	own, link := w.private()
 	const by, cookie = "E2B-Traffic-Access-Token", signing.PortParam + "="
@@ -96,6 +97,7 @@ func TestPrivatePorts(t *testing.T) {
 
 // A browser follows a link once, and from then on has a cookie.
 func TestLinkInABrowser(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, link := w.private()
 	req := w.request("GET", "//evil.test/page?a=1&"+signing.PortParam+"="+link, 3000, nil)
@@ -119,6 +121,7 @@ func TestLinkInABrowser(t *testing.T) {
 
 // A preflight brings no token: it is answered here, and nothing inside sees it.
 func TestPreflightOfPrivatePorts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.private()
 	req := w.request("OPTIONS", "/", 3000, nil)
@@ -137,6 +140,7 @@ func TestPreflightOfPrivatePorts(t *testing.T) {
 // Services see the host that the owner wants, and those that speak TLS are spoken
 // to so.
 func TestHostAndTLSInside(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.rules = `{"host":"localhost:${PORT}","tls_ports":[8443]}`
 	show := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

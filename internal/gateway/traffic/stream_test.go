@@ -15,6 +15,7 @@ func message(text string) string {
 // A stream of Connect that breaks off inside ends with a message that says so, where it
 // breaks between two; whatever else breaks off does so for the client too.
 func TestBrokenStreams(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var kind, sent string
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {

@@ -190,6 +190,7 @@ func nobodys(*http.Request) bool { return false }
 // A request whose headers name envd may be the installation's own; one that names
 // another port, or whose host names a port, is not.
 func TestTargetOfOwn(t *testing.T) {
+	t.Parallel()
 	id := "i0123456789abcdefghij"
 	for _, tt := range []struct {
 		host, port string
@@ -205,6 +206,7 @@ func TestTargetOfOwn(t *testing.T) {
 }
 
 func TestTargetOf(t *testing.T) {
+	t.Parallel()
 	id := "i0123456789abcdefghij"
 	for _, tt := range []struct {
 		host, id, port string
@@ -246,6 +248,7 @@ func TestTargetOf(t *testing.T) {
 
 // A request arrives as it was sent, and so does its answer.
 func TestPassesThrough(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -277,6 +280,7 @@ func TestPassesThrough(t *testing.T) {
 // What speaks for somebody here is seen by nothing inside; what is theirs is. All
 // forms of real credentials are tried in tests/hostile.
 func TestCredentialsStayOutside(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	show := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -335,6 +339,7 @@ func TestCredentialsStayOutside(t *testing.T) {
 
 // A path is not changed: one that shows what speaks for somebody here is refused.
 func TestCredentialsInPaths(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.URL.EscapedPath()) }))
 	basic := base64.StdEncoding.EncodeToString([]byte("user:" + ourKey))
@@ -364,6 +369,7 @@ func TestCredentialsInPaths(t *testing.T) {
 
 // What looks for credentials takes no long time, whatever it is given.
 func TestCredentialsAreLookedForQuickly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.NotFoundHandler())
 	for _, part := range []string{"ey", "eyaaaaaaaaaa.", "e2b_", "%25", ".", "p1.1.", "vol1.", "A", "%", "ey.ey.ey."} {
@@ -377,6 +383,7 @@ func TestCredentialsAreLookedForQuickly(t *testing.T) {
 }
 
 func TestNotThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(sandbox.EnvdPort, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(204) }))
 	ask := func(method, path string, change func(*http.Request)) (int, string) {
@@ -463,6 +470,7 @@ func browser(r *http.Request) {
 
 // What listens on loopback alone is reached through the Guest.
 func TestLoopback(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "within") }))
 	defer srv.Close()
@@ -474,6 +482,7 @@ func TestLoopback(t *testing.T) {
 
 // A server that was just started may need a moment.
 func TestPortThatOpensSoon(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.opens = sync.OnceFunc(func() {
 		w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "here") }))
@@ -485,6 +494,7 @@ func TestPortThatOpensSoon(t *testing.T) {
 
 // Each piece goes on as it comes, both ways at once, in HTTP/1.1 and HTTP/2.
 func TestStreams(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		flow := http.NewResponseController(rw)
@@ -530,6 +540,7 @@ func TestStreams(t *testing.T) {
 
 // An answer comes through although the upload that it is to has not ended.
 func TestEarlyAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Connection", "close")
@@ -554,6 +565,7 @@ func TestEarlyAnswer(t *testing.T) {
 // What follows the head of an upload that was answered early is never taken for
 // the next request.
 func TestEarlyAnswerEndsTheConnection(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	paths := make(chan string, 2)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -588,6 +600,7 @@ func TestEarlyAnswerEndsTheConnection(t *testing.T) {
 }
 
 func TestWebSocket(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(rw, r, &websocket.AcceptOptions{Subprotocols: []string{"chat"}, InsecureSkipVerify: true})
@@ -627,6 +640,7 @@ func TestWebSocket(t *testing.T) {
 
 // A gRPC call is HTTP/2 on both sides, with its trailers.
 func TestGRPC(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/grpc")
@@ -655,6 +669,7 @@ func TestGRPC(t *testing.T) {
 // Two requests in one, as one of the two servers would read it, are refused
 // before anything inside sees them.
 func TestSmuggling(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var mu sync.Mutex
 	var seen []string
@@ -691,6 +706,7 @@ func TestSmuggling(t *testing.T) {
 // A request that a pause overtakes is sent again where it cannot have had an effect,
 // and is told of the pause where it may have.
 func TestOvertakenByAPause(t *testing.T) {
+	t.Parallel()
 	pause := func(w *world) {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -1,14 +1,22 @@
-package gateway_test
+package rest_test
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/textproto"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
 // bad is a request that must be refused. ID stands for a Sandbox that runs.
@@ -22,9 +30,9 @@ func (f *fixture) refuses(t *testing.T, id string, all []bad) {
 	t.Helper()
 	for _, tt := range all {
 		path, body := strings.ReplaceAll(tt.path, "ID", id), strings.ReplaceAll(tt.body, `"ID"`, `"`+id+`"`)
-		a := f.do(tt.method, path, body)
-		if a.status != tt.status || !bytes.Contains(a.body, []byte(tt.says)) {
-			t.Errorf("%s %.80s %.80s = %d %.300s, want %d and %q", tt.method, tt.path, tt.body, a.status, a.body, tt.status, tt.says)
+		a := f.Do(tt.method, path, body)
+		if a.Status != tt.status || !bytes.Contains(a.Body, []byte(tt.says)) {
+			t.Errorf("%s %.80s %.80s = %d %.300s, want %d and %q", tt.method, tt.path, tt.body, a.Status, a.Body, tt.status, tt.says)
 		}
 	}
 }
@@ -33,8 +41,9 @@ func (f *fixture) refuses(t *testing.T, id string, all []bad) {
 func batchOf(operation string) string { return `{"sandbox_id":"ID","operations":[` + operation + `]}` }
 
 func TestBadGitInputs(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
+	id := f.Acquire()
 	long := strings.Repeat("x", 5000)
 	const in = `{"sandbox_id":"ID"`
 	all := []bad{
@@ -86,16 +95,17 @@ func TestBadGitInputs(t *testing.T) {
 		)
 	}
 	f.refuses(t, id, all)
-	f.guest.mu.Lock()
-	defer f.guest.mu.Unlock()
-	if len(f.guest.runs) != 0 {
-		t.Errorf("something was run: %+v", f.guest.runs)
+	f.Guest.Lock()
+	defer f.Guest.Unlock()
+	if len(f.Guest.Runs) != 0 {
+		t.Errorf("something was run: %+v", f.Guest.Runs)
 	}
 }
 
 func TestBadFileInputs(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
+	id := f.Acquire()
 	long := strings.Repeat("x", 5000)
 	const replace, batch = "/api/v1/files/replace", "/api/v1/files/batch"
 	f.refuses(t, id, []bad{
@@ -161,23 +171,16 @@ func TestBadFileInputs(t *testing.T) {
 		{"GET", "/api/v1/files/changes?sandbox_id=ID&path=" + long, "", 400, "4096"},
 		{"GET", "/api/v1/files/changes?sandbox_id=ID&path=a&since=" + long[:65], "", 400, "since"},
 	})
-	if f.guest.has("/workspace/a") {
+	if f.Guest.Has("/workspace/a") {
 		t.Error("something was written")
 	}
 }
 
-// has reports whether there is a file.
-func (g *guest) has(path string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, ok := g.files[path]
-	return ok
-}
-
 func TestFileTenantsAreInvisible(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
-	other := f.mint("other")
+	id := f.Acquire()
+	other := f.Mint("other")
 	for _, route := range []struct{ method, path, body string }{
 		{"POST", "/api/v1/files/replace", `{"sandbox_id":"ID","path":"a","pattern":"b","replacement":""}`},
 		{"POST", "/api/v1/files/batch", batchOf(`{"op":"stat","path":"a"}`)},
@@ -188,27 +191,28 @@ func TestFileTenantsAreInvisible(t *testing.T) {
 		{"POST", "/api/v1/git/push", `{"sandbox_id":"ID"}`},
 		{"GET", "/api/v1/files/changes?path=a&sandbox_id=ID", ""},
 	} {
-		ask := func(id string) answer {
-			return f.doAs(other, route.method, strings.ReplaceAll(route.path, "ID", id), strings.ReplaceAll(route.body, "ID", id))
+		ask := func(id string) gatewaytest.Answer {
+			return f.DoAs(other, route.method, strings.ReplaceAll(route.path, "ID", id), strings.ReplaceAll(route.body, "ID", id))
 		}
 		absent, foreign := ask("i00000000000000000000"), ask(id)
-		foreign.body = bytes.ReplaceAll(foreign.body, []byte(id), []byte("i00000000000000000000")) // each repeats what was asked for
-		if absent.status != 404 || foreign.status != 404 || !bytes.Equal(absent.body, foreign.body) {
-			t.Errorf("%s %s: absent %d %s, another's %d %s", route.method, route.path, absent.status, absent.body, foreign.status, foreign.body)
+		foreign.Body = bytes.ReplaceAll(foreign.Body, []byte(id), []byte("i00000000000000000000")) // each repeats what was asked for
+		if absent.Status != 404 || foreign.Status != 404 || !bytes.Equal(absent.Body, foreign.Body) {
+			t.Errorf("%s %s: absent %d %s, another's %d %s", route.method, route.path, absent.Status, absent.Body, foreign.Status, foreign.Body)
 		}
 	}
 }
 
 func TestReplaceAndBatch(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
+	id := f.Acquire()
 	var replaced struct {
 		Count  int
 		Files  []struct{ Path string }
 		DryRun bool `json:"dry_run"`
 	}
-	f.do("PUT", "/api/v1/files?path=f&sandbox_id="+id, "a b a")
-	f.do("POST", "/api/v1/files/replace", `{"sandbox_id":"`+id+`","path":"f","pattern":"a","replacement":"c"}`).into(t, 200, &replaced)
+	f.Do("PUT", "/api/v1/files?path=f&sandbox_id="+id, "a b a")
+	f.Do("POST", "/api/v1/files/replace", `{"sandbox_id":"`+id+`","path":"f","pattern":"a","replacement":"c"}`).Into(t, 200, &replaced)
 	if replaced.Count != 2 || len(replaced.Files) != 1 || replaced.Files[0].Path != "/workspace/f" || replaced.DryRun {
 		t.Errorf("replaced %+v", replaced)
 	}
@@ -226,7 +230,7 @@ func TestReplaceAndBatch(t *testing.T) {
 	}
 	run := func(more string, operations ...string) string {
 		batch.Results = nil
-		f.do("POST", "/api/v1/files/batch", `{"sandbox_id":"`+id+`","operations":[`+strings.Join(operations, ",")+`]`+more+`}`).into(t, 200, &batch)
+		f.Do("POST", "/api/v1/files/batch", `{"sandbox_id":"`+id+`","operations":[`+strings.Join(operations, ",")+`]`+more+`}`).Into(t, 200, &batch)
 		var all []string
 		for _, r := range batch.Results {
 			s := r.Status + r.Content + r.Base64
@@ -251,10 +255,10 @@ func TestReplaceAndBatch(t *testing.T) {
 	if e := batch.Results[13].Entries; len(e) != 4 {
 		t.Errorf("list %+v", e)
 	}
-	if got := run(`,"stop_on_error":true`, `{"op":"stat","path":"none"}`, `{"op":"mkdir","path":"e"}`); got != "error not_found|skipped 2" || f.guest.has("/workspace/e/") {
+	if got := run(`,"stop_on_error":true`, `{"op":"stat","path":"none"}`, `{"op":"mkdir","path":"e"}`); got != "error not_found|skipped 2" || f.Guest.Has("/workspace/e/") {
 		t.Errorf("after a failure: %s", got)
 	}
-	f.do("PUT", "/api/v1/files?path=big&sandbox_id="+id, strings.Repeat("x", 1<<20))
+	f.Do("PUT", "/api/v1/files?path=big&sandbox_id="+id, strings.Repeat("x", 1<<20))
 	reads := strings.Repeat(`{"op":"read","path":"big"},`, 9)
 	run("", reads[:len(reads)-1])
 	if first, last := batch.Results[0], batch.Results[8]; len(first.Content) != 1<<20 || first.Truncated || last.Content != "" || !last.Truncated {
@@ -263,9 +267,10 @@ func TestReplaceAndBatch(t *testing.T) {
 }
 
 func TestUpload(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
-	send := func(dispositions ...string) answer {
+	id := f.Acquire()
+	send := func(dispositions ...string) gatewaytest.Answer {
 		var body bytes.Buffer
 		form := multipart.NewWriter(&body)
 		for i, d := range dispositions {
@@ -276,18 +281,18 @@ func TestUpload(t *testing.T) {
 			fmt.Fprintf(w, "content %d", i)
 		}
 		form.Close()
-		req, _ := http.NewRequest("POST", f.url+"/api/v1/files?path=up&sandbox_id="+id, &body)
-		req.Header.Set("Authorization", "Bearer "+f.token)
+		req, _ := http.NewRequest("POST", f.URL+"/api/v1/files?path=up&sandbox_id="+id, &body)
+		req.Header.Set("Authorization", "Bearer "+f.Token)
 		req.Header.Set("Content-Type", form.FormDataContentType())
-		return f.send(req)
+		return f.Send(req)
 	}
 	var done struct{ Entries []struct{ Path string } }
-	send(`form-data; name="a"; filename="a.txt"`, `form-data; name="b"; filename="sub/b.txt"`, `form-data; name=c; filename*=UTF-8''%C3%A9`).into(t, 200, &done)
+	send(`form-data; name="a"; filename="a.txt"`, `form-data; name="b"; filename="sub/b.txt"`, `form-data; name=c; filename*=UTF-8''%C3%A9`).Into(t, 200, &done)
 	if len(done.Entries) != 3 || done.Entries[1].Path != "/workspace/up/sub/b.txt" || done.Entries[2].Path != "/workspace/up/é" {
 		t.Errorf("uploaded %+v", done)
 	}
-	if a := f.do("GET", "/api/v1/files?path=up/sub/b.txt&sandbox_id="+id, ""); string(a.body) != "content 1" {
-		t.Errorf("content %q", a.body)
+	if a := f.Do("GET", "/api/v1/files?path=up/sub/b.txt&sandbox_id="+id, ""); string(a.Body) != "content 1" {
+		t.Errorf("content %q", a.Body)
 	}
 	for name, says := range map[string]string{
 		`form-data; name="a"; filename="../x"`:                                   "..",
@@ -301,12 +306,12 @@ func TestUpload(t *testing.T) {
 		`form-data; name="a"; filename="`:                                        "form-data",
 		`form-data; name="path"; filename="` + strings.Repeat("a/", 2045) + `x"`: "4096",
 	} {
-		if a := send(name); a.status != 400 || !bytes.Contains(a.body, []byte(says)) {
-			t.Errorf("%.60s = %d %.200s", name, a.status, a.body)
+		if a := send(name); a.Status != 400 || !bytes.Contains(a.Body, []byte(says)) {
+			t.Errorf("%.60s = %d %.200s", name, a.Status, a.Body)
 		}
 	}
-	if a := send(); a.status != 400 {
-		t.Errorf("no file: %d %s", a.status, a.body)
+	if a := send(); a.Status != 400 {
+		t.Errorf("no file: %d %s", a.Status, a.Body)
 	}
 	for body, kind := range map[string]string{
 		"--b\r\nContent-Disposition: form-data; name=a; filename=broken\r\n\r\nhalf": "multipart/form-data; boundary=b",
@@ -314,46 +319,47 @@ func TestUpload(t *testing.T) {
 		"":        "multipart/form-data; boundary=b",
 		"nothing": "multipart/form-data",
 	} {
-		req, _ := http.NewRequest("POST", f.url+"/api/v1/files?path=up&sandbox_id="+id, strings.NewReader(body))
-		req.Header.Set("Authorization", "Bearer "+f.token)
+		req, _ := http.NewRequest("POST", f.URL+"/api/v1/files?path=up&sandbox_id="+id, strings.NewReader(body))
+		req.Header.Set("Authorization", "Bearer "+f.Token)
 		req.Header.Set("Content-Type", kind)
-		if a := f.send(req); a.status != 400 {
-			t.Errorf("%.40s: %d %s", body, a.status, a.body)
+		if a := f.Send(req); a.Status != 400 {
+			t.Errorf("%.40s: %d %s", body, a.Status, a.Body)
 		}
 	}
-	if f.guest.has("/workspace/up/broken") {
+	if f.Guest.Has("/workspace/up/broken") {
 		t.Error("half of a file was kept")
 	}
 }
 
 func TestSignedURLs(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
+	id := f.Acquire()
 	sign := func(token, body string) string {
 		t.Helper()
 		var signed struct {
 			URL, Method string
 			ExpiresAt   time.Time `json:"expires_at"`
 		}
-		f.doAs(token, "POST", "/api/v1/files/sign", body).into(t, 200, &signed)
-		path, ours := strings.CutPrefix(signed.URL, f.url)
+		f.DoAs(token, "POST", "/api/v1/files/sign", body).Into(t, 200, &signed)
+		path, ours := strings.CutPrefix(signed.URL, f.URL)
 		if !ours || time.Until(signed.ExpiresAt) > time.Hour+time.Minute {
 			t.Fatalf("signed %+v", signed)
 		}
 		return path
 	}
-	up := sign(f.token, `{"sandbox_id":"`+id+`","path":"a b","method":"PUT"}`)
-	down := sign(f.token, `{"sandbox_id":"`+id+`","path":"a b","method":"GET","expires_in_seconds":60}`)
-	if a := f.doAs("", "PUT", up, "content"); a.status != 200 {
-		t.Fatalf("upload: %d %s", a.status, a.body)
+	up := sign(f.Token, `{"sandbox_id":"`+id+`","path":"a b","method":"PUT"}`)
+	down := sign(f.Token, `{"sandbox_id":"`+id+`","path":"a b","method":"GET","expires_in_seconds":60}`)
+	if a := f.DoAs("", "PUT", up, "content"); a.Status != 200 {
+		t.Fatalf("upload: %d %s", a.Status, a.Body)
 	}
-	for _, token := range []string{"", "nonsense", f.mint("other")} {
-		if a := f.doAs(token, "GET", down, ""); a.status != 200 || string(a.body) != "content" {
-			t.Errorf("download: %d %s", a.status, a.body)
+	for _, token := range []string{"", "nonsense", f.Mint("other")} {
+		if a := f.DoAs(token, "GET", down, ""); a.Status != 200 || string(a.Body) != "content" {
+			t.Errorf("download: %d %s", a.Status, a.Body)
 		}
 	}
-	if a := f.doAs("", "HEAD", down, ""); a.status != 200 {
-		t.Errorf("HEAD: %d", a.status)
+	if a := f.DoAs("", "HEAD", down, ""); a.Status != 200 {
+		t.Errorf("HEAD: %d", a.Status)
 	}
 	for _, tt := range []struct{ method, path string }{
 		{"PUT", down},
@@ -364,37 +370,183 @@ func TestSignedURLs(t *testing.T) {
 		{"GET", down + "x"},
 		{"GET", strings.Replace(down, "expires=", "expires=9", 1)},
 	} {
-		if a := f.doAs("", tt.method, tt.path, ""); a.status != 403 || a.code(t) != "denied" {
-			t.Errorf("%s %s = %d %s", tt.method, tt.path, a.status, a.body)
+		if a := f.DoAs("", tt.method, tt.path, ""); a.Status != 403 || a.Code(t) != "denied" {
+			t.Errorf("%s %s = %d %s", tt.method, tt.path, a.Status, a.Body)
 		}
 	}
-	if a := f.doAs("", "GET", down+"&x=%zz", ""); a.status != 400 {
-		t.Errorf("malformed: %d %s", a.status, a.body)
+	if a := f.DoAs("", "GET", down+"&x=%zz", ""); a.Status != 400 {
+		t.Errorf("malformed: %d %s", a.Status, a.Body)
 	}
-	if a := f.doAs("", "DELETE", down, ""); a.status != 401 {
-		t.Errorf("another method: %d %s", a.status, a.body)
+	if a := f.DoAs("", "DELETE", down, ""); a.Status != 401 {
+		t.Errorf("another method: %d %s", a.Status, a.Body)
 	}
-	if a := f.doAs(f.mint("other"), "POST", "/api/v1/files/sign/rotate", ""); a.status != 204 {
-		t.Errorf("rotate another's: %d", a.status)
+	if a := f.DoAs(f.Mint("other"), "POST", "/api/v1/files/sign/rotate", ""); a.Status != 204 {
+		t.Errorf("rotate another's: %d", a.Status)
 	}
-	if a := f.doAs("", "GET", down, ""); a.status != 200 {
-		t.Errorf("after another's rotation: %d %s", a.status, a.body)
+	if a := f.DoAs("", "GET", down, ""); a.Status != 200 {
+		t.Errorf("after another's rotation: %d %s", a.Status, a.Body)
 	}
-	if a := f.do("POST", "/api/v1/files/sign/rotate", ""); a.status != 204 {
-		t.Errorf("rotate: %d %s", a.status, a.body)
+	if a := f.Do("POST", "/api/v1/files/sign/rotate", ""); a.Status != 204 {
+		t.Errorf("rotate: %d %s", a.Status, a.Body)
 	}
-	if a := f.doAs("", "GET", down, ""); a.status != 403 {
-		t.Errorf("after the rotation: %d %s", a.status, a.body)
+	if a := f.DoAs("", "GET", down, ""); a.Status != 403 {
+		t.Errorf("after the rotation: %d %s", a.Status, a.Body)
 	}
-	down = sign(f.token, `{"sandbox_id":"`+id+`","path":"a b","method":"GET"}`)
-	if a := f.doAs("", "GET", down, ""); a.status != 200 {
-		t.Errorf("signed anew: %d %s", a.status, a.body)
+	down = sign(f.Token, `{"sandbox_id":"`+id+`","path":"a b","method":"GET"}`)
+	if a := f.DoAs("", "GET", down, ""); a.Status != 200 {
+		t.Errorf("signed anew: %d %s", a.Status, a.Body)
 	}
-	f.do("POST", "/api/v1/sandbox/release", `{"sandbox_id":"`+id+`"}`)
-	if a := f.doAs("", "GET", down, ""); a.status != 404 && a.status != 409 {
-		t.Errorf("after the end: %d %s", a.status, a.body)
+	f.Do("POST", "/api/v1/sandbox/release", `{"sandbox_id":"`+id+`"}`)
+	if a := f.DoAs("", "GET", down, ""); a.Status != 404 && a.Status != 409 {
+		t.Errorf("after the end: %d %s", a.Status, a.Body)
 	}
-	if strings.Contains(f.logs.String(), "signature=") {
+	if strings.Contains(f.Logs.String(), "signature=") {
 		t.Error("a signature is in the log")
+	}
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := f.Acquire()
+	at := func(p string) string { return "?sandbox_id=" + id + "&path=" + p }
+	var entry struct {
+		Name, Path, Type, Mode string
+		Size                   int64 `json:"size_bytes"`
+	}
+	f.Do("PUT", "/api/v1/files"+at("./test.py"), "x = 42").Into(t, 200, &entry)
+	if entry.Path != "/workspace/test.py" || entry.Size != 6 || entry.Mode != "0644" {
+		t.Errorf("written %+v", entry)
+	}
+	if a := f.Do("GET", "/api/v1/files"+at("/workspace/test.py"), ""); string(a.Body) != "x = 42" || a.Header.Get("Content-Length") != "6" || a.Header.Get("Content-Security-Policy") != "sandbox" {
+		t.Errorf("read %q %v", a.Body, a.Header)
+	}
+	if a := f.Do("HEAD", "/api/v1/files"+at("test.py"), ""); a.Status != 200 || a.Header.Get("Content-Length") != "6" {
+		t.Errorf("head %d %v", a.Status, a.Header)
+	}
+	req, _ := http.NewRequest("GET", f.URL+"/api/v1/files"+at("test.py"), nil)
+	req.Header.Set("Authorization", "Bearer "+f.Token)
+	req.Header.Set("Range", "bytes=0-2")
+	if a := f.Send(req); a.Status != 206 || string(a.Body) != "x =" || a.Header.Get("Content-Range") != "bytes 0-2/6" {
+		t.Errorf("range %d %q %v", a.Status, a.Body, a.Header)
+	}
+	f.Do("GET", "/api/v1/files/stat"+at("test.py"), "").Into(t, 200, &entry)
+	f.Do("POST", "/api/v1/files/mkdir", `{"session_id":"`+id+`","path":"data"}`).Into(t, 201, &entry)
+	if entry.Path != "/workspace/data" || entry.Type != "directory" {
+		t.Errorf("made %+v", entry)
+	}
+	f.Do("POST", "/api/v1/files/move", `{"sandbox_id":"`+id+`","source":"test.py","destination":"data/a.py"}`).Into(t, 200, &entry)
+	if entry.Path != "/workspace/data/a.py" {
+		t.Errorf("moved %+v", entry)
+	}
+	var list struct {
+		Path    string
+		Entries []struct{ Path string }
+	}
+	f.Do("GET", "/api/v1/files/list"+at(".")+"&depth=2", "").Into(t, 200, &list)
+	if list.Path != "/workspace" || len(list.Entries) != 2 {
+		t.Errorf("list %+v", list)
+	}
+	if a := f.Do("DELETE", "/api/v1/files"+at("data"), ""); a.Status != 409 || !bytes.Contains(a.Body, []byte("recursive=true")) {
+		t.Errorf("a full directory: %d %s", a.Status, a.Body)
+	}
+	if a := f.Do("DELETE", "/api/v1/files"+at("data")+"&recursive=true", ""); a.Status != 204 || len(a.Body) != 0 {
+		t.Errorf("recursive: %d %s", a.Status, a.Body)
+	}
+	if a := f.Do("GET", "/api/v1/files"+at("data/a.py"), ""); a.Status != 404 || !bytes.Contains(a.Body, []byte("file")) {
+		t.Errorf("after removal: %d %s", a.Status, a.Body)
+	}
+	if a := f.Do("PUT", "/api/v1/files"+at("empty"), ""); a.Status != 200 {
+		t.Errorf("an empty file: %d %s", a.Status, a.Body)
+	}
+	if a := f.Do("GET", "/api/v1/files"+at("empty"), ""); a.Status != 200 || a.Header.Get("Content-Length") != "0" {
+		t.Errorf("an empty file: %d %v", a.Status, a.Header)
+	}
+}
+
+func TestFilesStreamAtConstantMemory(t *testing.T) {
+	f := newFixture(t)
+	id := f.Acquire()
+	// What other tests left lets the heap grow by as much again before it is collected.
+	defer debug.SetGCPercent(debug.SetGCPercent(20))
+	stop := make(chan struct{})
+	var peak uint64
+	var watcher sync.WaitGroup
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	watcher.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				var now runtime.MemStats
+				runtime.ReadMemStats(&now)
+				peak = max(peak, now.HeapInuse)
+			}
+		}
+	})
+	req, _ := http.NewRequest("GET", f.URL+"/api/v1/files?path=/dev/huge&sandbox_id="+id, nil)
+	req.Header.Set("Authorization", "Bearer "+f.Token)
+	resp, err := f.Client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	if n != gatewaytest.HugeSize || err != nil {
+		t.Errorf("down: %d bytes, %v", n, err)
+	}
+	req, _ = http.NewRequest("PUT", f.URL+"/api/v1/files?path=/dev/null&sandbox_id="+id, io.LimitReader(gatewaytest.Zeros{}, gatewaytest.HugeSize))
+	req.Header.Set("Authorization", "Bearer "+f.Token)
+	a := f.Send(req)
+	if a.Status != 200 || !bytes.Contains(a.Body, []byte(fmt.Sprint(gatewaytest.HugeSize))) {
+		t.Errorf("up: %d %s", a.Status, a.Body)
+	}
+	close(stop)
+	watcher.Wait()
+	if grown := int64(peak) - int64(before.HeapInuse); grown > 32<<20 {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+}
+
+// A file that the Guest cuts off does not look whole.
+func TestBrokenDownload(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	req, _ := http.NewRequest("GET", f.URL+"/api/v1/files?path=/broken&sandbox_id="+f.Acquire(), nil)
+	req.Header.Set("Authorization", "Bearer "+f.Token)
+	resp, err := f.Client.Do(req)
+	if err != nil {
+		return // nothing had been sent yet
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("read %q without an error", body)
+	}
+}
+
+// An upload that breaks off is the client's failure and writes nothing.
+func TestUploadBreaksOff(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := f.Acquire()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "PUT /api/v1/files?path=a&sandbox_id=%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\nhalf", id, f.Token)
+	conn.(*net.TCPConn).CloseWrite()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if resp.StatusCode != 400 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	if a := f.Do("GET", "/api/v1/files?path=a&sandbox_id="+id, ""); a.Status != 404 {
+		t.Errorf("half a file is there: %s", a.Body)
 	}
 }

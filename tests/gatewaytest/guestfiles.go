@@ -1,4 +1,4 @@
-package gateway_test
+package gatewaytest
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 )
 
 func (g *guest) Copy(ctx context.Context, req execution.CopyRequest) (execution.Copied, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	data, ok := g.files[req.Source]
 	if !ok {
 		return execution.Copied{}, sandbox.Errorf(sandbox.NotFound, "there is no such file")
@@ -22,16 +22,16 @@ func (g *guest) Copy(ctx context.Context, req execution.CopyRequest) (execution.
 }
 
 func (g *guest) Chmod(ctx context.Context, req execution.ChmodRequest) (int64, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	_, err := g.entry(req.Path)
 	return 1, err
 }
 
 // Search finds plain text, one result a file.
 func (g *guest) Search(ctx context.Context, req execution.SearchRequest) (execution.Found, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	found := execution.Found{Files: int64(len(g.files))}
 	for p, data := range g.files {
 		if i := strings.Index(string(data), req.Pattern); i >= 0 && !strings.HasSuffix(p, "/") {
@@ -43,8 +43,8 @@ func (g *guest) Search(ctx context.Context, req execution.SearchRequest) (execut
 
 // Archive is the names of the files.
 func (g *guest) Archive(ctx context.Context, user, p string, format execution.ArchiveFormat) (io.ReadCloser, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	if e, err := g.entry(p); err != nil || e.Type != "directory" {
 		return nil, sandbox.Errorf(sandbox.Invalid, "not a directory")
 	}
@@ -57,16 +57,16 @@ func (g *guest) Extract(ctx context.Context, user, p string, format execution.Ar
 	if err != nil {
 		return execution.Extracted{}, sandbox.Errorf(sandbox.Unavailable, "the upload broke").WithCause(err)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	g.files[p+"/archive"] = data
 	return execution.Extracted{Files: 1, Bytes: int64(len(data))}, nil
 }
 
 // Replace replaces plain text.
 func (g *guest) Replace(ctx context.Context, req execution.ReplaceRequest) (execution.Replaced, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	var done execution.Replaced
 	for p, data := range g.files {
 		n := int64(strings.Count(string(data), req.Pattern))
@@ -92,7 +92,7 @@ func (g *guest) Watch(ctx context.Context, req execution.WatchRequest, handle fu
 	}
 	for {
 		select {
-		case e := <-g.changes:
+		case e := <-g.Events:
 			if e == nil {
 				return sandbox.Errorf(sandbox.NotFound, "it is not there any more")
 			}
@@ -109,7 +109,8 @@ func (g *guest) Changes(ctx context.Context, req execution.WatchRequest) (execut
 	if req.Since == "" {
 		return execution.WatchPosition{Cursor: "c-0"}, nil, nil
 	}
-	return execution.WatchPosition{Cursor: "c-1", Reset: req.Since == "old"}, []execution.FileChange{*created.Change}, nil
+	return execution.WatchPosition{Cursor: "c-1", Reset: req.Since == "old"}, []execution.FileChange{*CreatedEvent.Change}, nil
 }
 
-var created = &execution.WatchEvent{Change: &execution.FileChange{Type: execution.FileCreated, Path: "/workspace/a", Cursor: "c-1"}}
+// CreatedEvent tells of a new file.
+var CreatedEvent = &execution.WatchEvent{Change: &execution.FileChange{Type: execution.FileCreated, Path: "/workspace/a", Cursor: "c-1"}}

@@ -1,4 +1,4 @@
-package gateway_test
+package gatewaytest
 
 import (
 	"context"
@@ -15,14 +15,15 @@ import (
 type templates struct {
 	mu       sync.Mutex
 	builds   []sandbox.TemplateBuild // the newest first
-	requests []sandbox.TemplateRequest
-	archives []string
-	uploads  []string
-	stored   int64         // that each Tenant has
-	quota    sandbox.Quota // of each Tenant
+	Requests []sandbox.TemplateRequest
+	Archives []string
+	Uploads  []string
+	Stored   int64         // that each Tenant has
+	Quota    sandbox.Quota // of each Tenant
 }
 
-var baseVersion = strings.Repeat("0b", 32)
+// BaseVersion is the version of the Template "base".
+var BaseVersion = strings.Repeat("0b", 32)
 
 func (f *templates) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
 	if err := f.Admit(ctx, tenant, ""); err != nil {
@@ -53,8 +54,8 @@ func (f *templates) Build(ctx context.Context, tenant sandbox.TenantID, req sand
 		CreatedAt: time.Now(), StartedAt: time.Now(), EndedAt: time.Now(), Failure: &sandbox.Failure{Code: sandbox.Invalid, Message: "no /bin/sh"},
 	}
 	f.builds = append([]sandbox.TemplateBuild{b}, f.builds...)
-	f.requests, f.archives = append(f.requests, req), append(f.archives, sent)
-	f.uploads = append(f.uploads, uploaded)
+	f.Requests, f.Archives = append(f.Requests, req), append(f.Archives, sent)
+	f.Uploads = append(f.Uploads, uploaded)
 	return b, nil
 }
 
@@ -104,7 +105,7 @@ func (f *templates) BuildLog(ctx context.Context, tenant sandbox.TenantID, id st
 }
 
 func (f *templates) base() sandbox.Template {
-	return sandbox.Template{Name: "base", Tag: "latest", Version: baseVersion, Shared: true, Source: "debian:bookworm", SizeBytes: 5000, StoredBytes: 8192, CreatedAt: time.Now()}
+	return sandbox.Template{Name: "base", Tag: "latest", Version: BaseVersion, Shared: true, Source: "debian:bookworm", SizeBytes: 5000, StoredBytes: 8192, CreatedAt: time.Now()}
 }
 
 func (f *templates) List(context.Context, sandbox.TenantID) ([]sandbox.Template, error) {
@@ -138,15 +139,15 @@ func (f *templates) Remove(_ context.Context, _ sandbox.TenantID, text string) (
 	case "base":
 		return gone, sandbox.Errorf(sandbox.Denied, "the template base is the server's own")
 	case "mine":
-		return sandbox.RemovedTemplates{Names: []string{"mine", "mine@" + baseVersion}, FreedBytes: 8192}, nil
+		return sandbox.RemovedTemplates{Names: []string{"mine", "mine@" + BaseVersion}, FreedBytes: 8192}, nil
 	}
 	return gone, sandbox.Errorf(sandbox.NotFound, "there is no template %.80q", text)
 }
 
 func (f *templates) StoredBytes(context.Context, sandbox.TenantID) (int64, error) {
-	return f.stored, nil
+	return f.Stored, nil
 }
 
 func (f *templates) Admit(context.Context, sandbox.TenantID, string) error {
-	return f.quota.AdmitTemplate(f.stored, 0)
+	return f.Quota.AdmitTemplate(f.Stored, 0)
 }

@@ -1,99 +1,18 @@
-package gateway_test
+package rpc_test
 
 import (
-	"bytes"
-	"encoding/binary"
 	"encoding/json"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	filev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1/filev1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
-
-// failure is how a call that failed ended.
-type failure struct {
-	Code    string // as Connect has it
-	Message string
-}
-
-// say makes a call of Connect with messages of JSON, and returns those of the
-// answer.
-func (f *fixture) say(token, call string, messages ...string) (answers []string, failed failure) {
-	f.t.Helper()
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName("cloudsandbox." + strings.ReplaceAll(call, "/", ".")))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	method := d.(protoreflect.MethodDescriptor)
-	streams := method.IsStreamingClient() || method.IsStreamingServer()
-	var body bytes.Buffer
-	kind := "application/json"
-	for _, m := range messages {
-		if streams {
-			kind = "application/connect+json"
-			body.WriteByte(0)
-			_ = binary.Write(&body, binary.BigEndian, uint32(len(m)))
-		}
-		body.WriteString(m)
-	}
-	if streams {
-		kind = "application/connect+json"
-	}
-	req, err := http.NewRequestWithContext(f.t.Context(), "POST", f.url+"/cloudsandbox."+call, &body)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	req.Header = http.Header{"Content-Type": {kind}, "Authorization": {"Bearer " + token}, "Connect-Protocol-Version": {"1"}}
-	resp, err := f.client.Do(req)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	if resp.Header.Get("Content-Type") != "application/connect+json" {
-		if resp.StatusCode != 200 {
-			return nil, failureOf(f.t, raw)
-		}
-		return []string{string(raw)}, failed
-	}
-	for len(raw) >= 5 {
-		last, n := raw[0] == 2, binary.BigEndian.Uint32(raw[1:])
-		message := raw[5 : 5+n]
-		raw = raw[5+n:]
-		if !last {
-			answers = append(answers, string(message))
-			continue
-		}
-		var end struct{ Error json.RawMessage }
-		if err := json.Unmarshal(message, &end); err != nil {
-			f.t.Fatal(err)
-		}
-		if end.Error != nil {
-			failed = failureOf(f.t, end.Error)
-		}
-	}
-	return answers, failed
-}
-
-func failureOf(t testing.TB, raw []byte) (failed failure) {
-	t.Helper()
-	if err := json.Unmarshal(raw, &failed); err != nil || failed.Code == "" {
-		t.Fatalf("%v: %s", err, raw)
-	}
-	return failed
-}
 
 // badCall is one that is refused. ID in its messages is a Sandbox.
 type badCall struct {
@@ -104,14 +23,14 @@ type badCall struct {
 }
 
 func (f *fixture) refusesCalls(id string, all []badCall) {
-	f.t.Helper()
+	f.T.Helper()
 	for _, tt := range all {
 		messages := slices.Clone(tt.messages)
 		for i := range messages {
 			messages[i] = strings.ReplaceAll(messages[i], "ID", id)
 		}
-		if answers, failed := f.say(f.token, tt.call, messages...); failed.Code != tt.code || !strings.Contains(failed.Message, tt.words) {
-			f.t.Errorf("%s %.200q: %q, %+v", tt.call, messages, answers, failed)
+		if answers, failed := f.Say(f.Token, tt.call, messages...); failed.Code != tt.code || !strings.Contains(failed.Message, tt.words) {
+			f.T.Errorf("%s %.200q: %q, %+v", tt.call, messages, answers, failed)
 		}
 	}
 }
@@ -143,24 +62,25 @@ var aboutSandboxes = map[string]string{
 
 // The services as clients of Connect have them. They share one server.
 func TestServicesByCalls(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	token := f.token
+	token := f.Token
 	for name, check := range map[string]func(*testing.T, *fixture){
 		"another's sandbox": aboutAnothersSandbox, "bad files": badCallsAboutFiles, "contexts": contextsByCalls, "templates": templatesByCalls,
 		"bad git": badCallsAboutGit, "keys": keysByCalls, "secrets": secretsByCalls, "volumes": volumesByCalls,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f.t, f.token = t, token
+			f.T, f.Token = t, token
 			check(t, f)
 		})
 	}
-	f.t = t
+	f.T = t
 }
 
 // Whoever calls about another's Sandbox hears what there is to hear of one that
 // does not exist.
 func aboutAnothersSandbox(t *testing.T, f *fixture) {
-	id, other := f.acquire(), f.mint("other")
+	id, other := f.Acquire(), f.Mint("other")
 	for call, needs := range aboutSandboxes {
 		about := func(id string) string {
 			if needs == "" {
@@ -168,16 +88,16 @@ func aboutAnothersSandbox(t *testing.T, f *fixture) {
 			}
 			return `{"sandbox_id":"` + id + `",` + needs + `}`
 		}
-		absent, none := f.say(other, call, about("i00000000000000000000"))
-		got, failed := f.say(other, call, about(id))
+		absent, none := f.Say(other, call, about("i00000000000000000000"))
+		got, failed := f.Say(other, call, about(id))
 		failed.Message = strings.ReplaceAll(failed.Message, id, "i00000000000000000000") // each repeats what was asked for
 		if none.Code != "not_found" || !strings.Contains(none.Message, "no sandbox") || failed != none || len(got)+len(absent) > 0 {
 			t.Errorf("%s: absent is %q %+v, another's %q %+v", call, absent, none, got, failed)
 		}
-		if _, failed := f.say(f.token, call, `{`+needs+`}`); failed.Code != "invalid_argument" || !strings.Contains(failed.Message, "sandbox_id is missing") {
+		if _, failed := f.Say(f.Token, call, `{`+needs+`}`); failed.Code != "invalid_argument" || !strings.Contains(failed.Message, "sandbox_id is missing") {
 			t.Errorf("%s without a sandbox: %+v", call, failed)
 		}
-		if _, failed := f.say("", call, about(id)); failed.Code != "unauthenticated" {
+		if _, failed := f.Say("", call, about(id)); failed.Code != "unauthenticated" {
 			t.Errorf("%s without a token: %+v", call, failed)
 		}
 	}
@@ -220,14 +140,15 @@ func downloads(t *testing.T, c filev1connect.FileServiceClient, req *filev1.Read
 }
 
 func TestFilesByCalls(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
-	addr, stop := f.serve()
+	id := f.Acquire()
+	addr, stop := f.Serve()
 	defer stop()
 	large := strings.Repeat("0123456789abcdef", 12_000) // two of them are more than one piece
-	for protocol := range protocols {
+	for protocol := range gatewaytest.Protocols {
 		t.Run(protocol, func(t *testing.T) {
-			c := filev1connect.NewFileServiceClient(callClient(t, f.token, protocol), "http://"+addr.String(), protocols[protocol]...)
+			c := filev1connect.NewFileServiceClient(gatewaytest.HTTPClient(t, f.Token, protocol), "http://"+addr.String(), gatewaytest.Protocols[protocol]...)
 			if e, err := uploads(t, c, id, "notes", "one ", "", "two"); err != nil || e.Path != "/workspace/notes" || e.SizeBytes != 7 || e.Type != "file" || e.Mode != "0644" {
 				t.Errorf("written: %v, %v", e, err)
 			}
@@ -324,18 +245,18 @@ func watches(t *testing.T, f *fixture, c filev1connect.FileServiceClient, id str
 	if !s.Receive() || s.Msg().GetPosition().GetCursor() != "c-0" || !s.Msg().GetPosition().Reset_ {
 		t.Errorf("it begins with %v, %v", s.Msg(), s.Err())
 	}
-	f.guest.changes <- created
+	f.Guest.Events <- gatewaytest.CreatedEvent
 	if !s.Receive() || s.Msg().GetChange().GetPath() != "/workspace/a" {
 		t.Errorf("%v, %v", s.Msg(), s.Err())
 	}
-	f.guest.changes <- nil
+	f.Guest.Events <- nil
 	if s.Receive() || connect.CodeOf(s.Err()) != connect.CodeNotFound {
 		t.Errorf("it ends with %v", s.Err())
 	}
 }
 
 func badCallsAboutFiles(t *testing.T, f *fixture) {
-	id := f.acquire()
+	id := f.Acquire()
 	const files = "file.v1.FileService/"
 	about := func(fields string) []string { return []string{`{"sandbox_id":"ID",` + fields + `}`} }
 	all := []badCall{
@@ -379,31 +300,15 @@ func badCallsAboutFiles(t *testing.T, f *fixture) {
 	f.refusesCalls(id, all)
 }
 
-// says is say that must succeed with one message, which holds all of want.
-func (f *fixture) says(call, message string, want ...string) string {
-	f.t.Helper()
-	answers, failed := f.say(f.token, call, message)
-	if len(answers) != 1 || failed.Code != "" {
-		f.t.Errorf("%s %s: %q, %+v", call, message, answers, failed)
-		return ""
-	}
-	for _, part := range want {
-		if !strings.Contains(strings.ReplaceAll(answers[0], " ", ""), part) {
-			f.t.Errorf("%s %s: %s lacks %s", call, message, answers[0], part)
-		}
-	}
-	return answers[0]
-}
-
 func contextsByCalls(t *testing.T, f *fixture) {
-	id := f.acquire()
+	id := f.Acquire()
 	const contexts = "context.v1.ContextService/"
 	one := `{"sandbox_id":"` + id + `","context_id":"c1"}`
-	f.says(contexts+"Create", `{"sandbox_id":"`+id+`","language":"javascript","cwd":"/tmp"}`, `"context_id":"c1"`, `"cwd":"/tmp"`, `"state":"stopped"`)
-	f.says(contexts+"List", `{"sandbox_id":"`+id+`"}`, `"context_id":"python"`, `"default":true`)
-	f.says(contexts+"Restart", one, `"execution_count":"3"`)
-	f.says(contexts+"Interrupt", one, `"interrupted":true`)
-	if e := f.audit1(func() { f.says(contexts+"Delete", one) }); e.Operation != "cloudsandbox.context.v1.ContextService/Delete" || e.Target != "c1" || e.Sandbox != id {
+	f.Says(contexts+"Create", `{"sandbox_id":"`+id+`","language":"javascript","cwd":"/tmp"}`, `"context_id":"c1"`, `"cwd":"/tmp"`, `"state":"stopped"`)
+	f.Says(contexts+"List", `{"sandbox_id":"`+id+`"}`, `"context_id":"python"`, `"default":true`)
+	f.Says(contexts+"Restart", one, `"execution_count":"3"`)
+	f.Says(contexts+"Interrupt", one, `"interrupted":true`)
+	if e := f.AuditOf(func() { f.Says(contexts+"Delete", one) }); e.Operation != "cloudsandbox.context.v1.ContextService/Delete" || e.Target != "c1" || e.Sandbox != id {
 		t.Errorf("the audit log says %+v", e)
 	}
 	f.refusesCalls(id, []badCall{
@@ -417,13 +322,13 @@ func contextsByCalls(t *testing.T, f *fixture) {
 
 func templatesByCalls(t *testing.T, f *fixture) {
 	const templates = "template.v1.TemplateService/"
-	f.says(templates+"List", `{}`, `"template":"base"`, `"shared":true`)
-	f.says(templates+"Get", `{"template":"base"}`, `"version":"`+baseVersion+`"`, `"template":"base@`+baseVersion+`"`)
+	f.Says(templates+"List", `{}`, `"template":"base"`, `"shared":true`)
+	f.Says(templates+"Get", `{"template":"base"}`, `"version":"`+gatewaytest.BaseVersion+`"`, `"template":"base@`+gatewaytest.BaseVersion+`"`)
 	recipe := `{"recipe":{"template":"mine","source":"tar:","files":[{"path":"/a","content":"YQ==","mode":"0755","owner":"user"}]}}`
 	var built []string
-	e := f.audit1(func() {
-		var failed failure
-		if built, failed = f.say(f.token, templates+"Build", recipe, `{"archive":"YWI="}`, `{"archive":"Yw=="}`); len(built) != 1 {
+	e := f.AuditOf(func() {
+		var failed gatewaytest.Failure
+		if built, failed = f.Say(f.Token, templates+"Build", recipe, `{"archive":"YWI="}`, `{"archive":"Yw=="}`); len(built) != 1 {
 			t.Fatalf("%q, %+v", built, failed)
 		}
 	})
@@ -435,8 +340,8 @@ func templatesByCalls(t *testing.T, f *fixture) {
 	if err := json.Unmarshal([]byte(built[0]), &answer); err != nil || answer.Build.ID == "" || e.Target != answer.Build.ID {
 		t.Fatalf("%s, %v; audited as %+v", built[0], err, e)
 	}
-	if r := f.templates.requests[0]; f.templates.archives[0] != "abc" || r.Files[0].Mode != 0o755 || !r.Files[0].User || string(r.Files[0].Content) != "a" {
-		t.Errorf("built is %+v of %q", r, f.templates.archives[0])
+	if r := f.Templates.Requests[0]; f.Templates.Archives[0] != "abc" || r.Files[0].Mode != 0o755 || !r.Files[0].User || string(r.Files[0].Content) != "a" {
+		t.Errorf("built is %+v of %q", r, f.Templates.Archives[0])
 	}
 	for _, tt := range []struct {
 		messages         []string
@@ -445,17 +350,17 @@ func templatesByCalls(t *testing.T, f *fixture) {
 		{[]string{`{"recipe":{"template":"mine","source":"tar:"}}`, `{"files":"Zg=="}`, `{"files":"Zw=="}`, `{"archive":"YWI="}`, `{"archive":"Yw=="}`}, "fg", "abc"},
 		{[]string{`{"recipe":{"template":"mine","source":"debian:bookworm"}}`, `{"files":"Zg=="}`}, "f", ""},
 	} {
-		if built, failed := f.say(f.token, templates+"Build", tt.messages...); len(built) != 1 {
+		if built, failed := f.Say(f.Token, templates+"Build", tt.messages...); len(built) != 1 {
 			t.Fatalf("%q: %q, %+v", tt.messages, built, failed)
 		}
-		if n := len(f.templates.uploads) - 1; f.templates.uploads[n] != tt.uploads || f.templates.archives[n] != tt.archive {
-			t.Errorf("%q: built of %q and %q", tt.messages, f.templates.uploads[n], f.templates.archives[n])
+		if n := len(f.Templates.Uploads) - 1; f.Templates.Uploads[n] != tt.uploads || f.Templates.Archives[n] != tt.archive {
+			t.Errorf("%q: built of %q and %q", tt.messages, f.Templates.Uploads[n], f.Templates.Archives[n])
 		}
 	}
 	named := `{"build_id":"` + answer.Build.ID + `"}`
-	f.says(templates+"ListBuilds", `{}`, answer.Build.ID)
-	f.says(templates+"GetBuild", named, `"state":"failed"`, `"message":"no/bin/sh"`)
-	lines, failed := f.say(f.token, templates+"BuildLog", `{"build_id":"`+answer.Build.ID+`","from":"1","follow":true}`)
+	f.Says(templates+"ListBuilds", `{}`, answer.Build.ID)
+	f.Says(templates+"GetBuild", named, `"state":"failed"`, `"message":"no/bin/sh"`)
+	lines, failed := f.Say(f.Token, templates+"BuildLog", `{"build_id":"`+answer.Build.ID+`","from":"1","follow":true}`)
 	if len(lines) != 2 || !strings.Contains(lines[0], "failed: no /bin/sh") || !strings.Contains(lines[1], answer.Build.ID) {
 		t.Errorf("the log is %q, %+v", lines, failed)
 	}
@@ -480,7 +385,7 @@ func templatesByCalls(t *testing.T, f *fixture) {
 		{templates + "BuildLog", []string{`{"build_id":"none"}`}, "not_found", "no such build"},
 		{templates + "BuildLog", []string{`{"build_id":"` + answer.Build.ID + `","from":"-1"}`}, "invalid_argument", "next_offset"},
 	})
-	f.token = f.mint("other")
+	f.Token = f.Mint("other")
 	f.refusesCalls("", []badCall{
 		{templates + "GetBuild", []string{named}, "not_found", "no such build"},
 		{templates + "CancelBuild", []string{named}, "not_found", "no such build"},
@@ -489,7 +394,7 @@ func templatesByCalls(t *testing.T, f *fixture) {
 }
 
 func badCallsAboutGit(t *testing.T, f *fixture) {
-	id := f.acquire()
+	id := f.Acquire()
 	const git = "git.v1.GitService/"
 	about := func(fields string) []string { return []string{`{"repository":{"sandbox_id":"ID"}` + fields + `}`} }
 	all := []badCall{
@@ -508,7 +413,7 @@ func badCallsAboutGit(t *testing.T, f *fixture) {
 		{git + "Pull", about(`,"timeout_seconds":-1`), "invalid_argument", "seconds"},
 		{git + "Push", about(`,"credentials":{"password":"a\nb"}`), "invalid_argument", "line breaks"},
 	}
-	other := f.mint("other")
+	other := f.Mint("other")
 	for call, needs := range map[string]string{
 		"Clone": `,"url":"/a"`, "Status": "", "Branches": "", "Checkout": `,"ref":"a"`, "Add": `,"all":true`, "Commit": `,"message":"m"`, "Pull": "", "Push": "",
 	} {
@@ -518,8 +423,8 @@ func badCallsAboutGit(t *testing.T, f *fixture) {
 			badCall{git + call, []string{`{"repository":{"path":"/a"}` + needs + `}`}, "invalid_argument", "sandbox_id is missing"},
 			badCall{git + call, []string{`{"repository":{"sandbox_id":"ID","branch":"b"}` + needs + `}`}, "invalid_argument", "branch"},
 		)
-		_, absent := f.say(other, git+call, `{"repository":{"sandbox_id":"i00000000000000000000"}`+needs+`}`)
-		_, failed := f.say(other, git+call, `{"repository":{"sandbox_id":"`+id+`"}`+needs+`}`)
+		_, absent := f.Say(other, git+call, `{"repository":{"sandbox_id":"i00000000000000000000"}`+needs+`}`)
+		_, failed := f.Say(other, git+call, `{"repository":{"sandbox_id":"`+id+`"}`+needs+`}`)
 		failed.Message = strings.ReplaceAll(failed.Message, id, "i00000000000000000000") // each repeats what was asked for
 		if failed != absent || failed.Code != "not_found" {
 			t.Errorf("%s: another's answers %+v, an absent one %+v", call, failed, absent)
@@ -530,8 +435,8 @@ func badCallsAboutGit(t *testing.T, f *fixture) {
 
 func keysByCalls(t *testing.T, f *fixture) {
 	const service = "key.v1.KeyService/"
-	f.token = f.mintAs("owner", "owner")
-	made := f.says(service+"Create", `{"name":"robot","role":"user","scopes":["read"],"expires_in_seconds":3600}`, `"role":"user"`, `"scopes":["read"]`, `"expires_at"`, `"secret":"e2b_`)
+	f.Token = f.MintAs("owner", "owner")
+	made := f.Says(service+"Create", `{"name":"robot","role":"user","scopes":["read"],"expires_in_seconds":3600}`, `"role":"user"`, `"scopes":["read"]`, `"expires_at"`, `"secret":"e2b_`)
 	var key struct {
 		Secret string
 		Key    struct {
@@ -541,23 +446,23 @@ func keysByCalls(t *testing.T, f *fixture) {
 	if err := json.Unmarshal([]byte(made), &key); err != nil {
 		t.Fatal(err)
 	}
-	if a := f.with("GET", "/api/v1/sessions", "", "X-API-Key", key.Secret); a.status != 200 {
-		t.Errorf("the key opens REST: %d %s", a.status, a.body)
+	if a := f.With("GET", "/api/v1/sessions", "", "X-API-Key", key.Secret); a.Status != 200 {
+		t.Errorf("the key opens REST: %d %s", a.Status, a.Body)
 	}
-	if list := f.says(service+"List", `{}`, key.Key.ID); strings.Contains(list, key.Secret) {
+	if list := f.Says(service+"List", `{}`, key.Key.ID); strings.Contains(list, key.Secret) {
 		t.Error("the list tells the secret")
 	}
 	named := `{"key_id":"` + key.Key.ID + `"}`
-	rotated := f.says(service+"Rotate", `{"key_id":"`+key.Key.ID+`","overlap_seconds":60}`, `"previous"`, `"secret":"e2b_`)
+	rotated := f.Says(service+"Rotate", `{"key_id":"`+key.Key.ID+`","overlap_seconds":60}`, `"previous"`, `"secret":"e2b_`)
 	if strings.Contains(rotated, key.Secret) {
 		t.Error("rotating tells the secret before")
 	}
-	stranger := f.mintAs("stranger", "owner")
+	stranger := f.MintAs("stranger", "owner")
 	for _, call := range []string{"Rotate", "Revoke"} {
-		if _, failed := f.say(stranger, service+call, named); failed.Code != "not_found" {
+		if _, failed := f.Say(stranger, service+call, named); failed.Code != "not_found" {
 			t.Errorf("%s of another's: %+v", call, failed)
 		}
-		if _, failed := f.say(f.mintAs("owner", "viewer"), service+call, named); failed.Code != "permission_denied" {
+		if _, failed := f.Say(f.MintAs("owner", "viewer"), service+call, named); failed.Code != "permission_denied" {
 			t.Errorf("%s by a viewer: %+v", call, failed)
 		}
 	}
@@ -570,11 +475,11 @@ func keysByCalls(t *testing.T, f *fixture) {
 		{service + "Rotate", []string{`{"key_id":"` + key.Key.ID + `","overlap_seconds":-1}`}, "invalid_argument", "seconds"},
 		{service + "Revoke", []string{`{"key_id":"none"}`}, "not_found", "key"},
 	})
-	if e := f.audit1(func() { f.says(service+"Revoke", named) }); e.Target != key.Key.ID {
+	if e := f.AuditOf(func() { f.Says(service+"Revoke", named) }); e.Target != key.Key.ID {
 		t.Errorf("the audit log says %+v", e)
 	}
-	if a := f.with("GET", "/api/v1/sessions", "", "X-API-Key", key.Secret); a.status != 401 {
-		t.Errorf("a revoked key: %d", a.status)
+	if a := f.With("GET", "/api/v1/sessions", "", "X-API-Key", key.Secret); a.Status != 401 {
+		t.Errorf("a revoked key: %d", a.Status)
 	}
 }
 
@@ -582,17 +487,17 @@ func secretsByCalls(t *testing.T, f *fixture) {
 	const service = "secret.v1.SecretService/"
 	const value = "the-treasure"
 	all := []string{
-		f.says(service+"Create", `{"name":"TOKEN","value":"`+value+`","description":"of mine","hosts":{"names":["api.example.com"]}}`, `"name":"TOKEN"`, `"hosts":["api.example.com"]`),
-		f.says(service+"List", `{}`, `"name":"TOKEN"`, `"description":"ofmine"`),
-		f.says(service+"Replace", `{"name":"TOKEN","value":"`+value+`2"}`, `"description":"ofmine"`, `"hosts":["api.example.com"]`),
-		f.says(service+"Replace", `{"name":"TOKEN","value":"`+value+`3","hosts":{}}`, `"name":"TOKEN"`),
+		f.Says(service+"Create", `{"name":"TOKEN","value":"`+value+`","description":"of mine","hosts":{"names":["api.example.com"]}}`, `"name":"TOKEN"`, `"hosts":["api.example.com"]`),
+		f.Says(service+"List", `{}`, `"name":"TOKEN"`, `"description":"ofmine"`),
+		f.Says(service+"Replace", `{"name":"TOKEN","value":"`+value+`2"}`, `"description":"ofmine"`, `"hosts":["api.example.com"]`),
+		f.Says(service+"Replace", `{"name":"TOKEN","value":"`+value+`3","hosts":{}}`, `"name":"TOKEN"`),
 	}
 	if strings.Contains(strings.Join(all, ""), value) || strings.Contains(all[3], "api.example.com") {
 		t.Errorf("answers are %q", all)
 	}
-	stranger := f.mint("stranger")
+	stranger := f.Mint("stranger")
 	for _, message := range []string{`{"name":"TOKEN","value":"x"}`, `{"name":"ABSENT","value":"x"}`} {
-		if _, failed := f.say(stranger, service+"Replace", message); failed.Code != "not_found" {
+		if _, failed := f.Say(stranger, service+"Replace", message); failed.Code != "not_found" {
 			t.Errorf("replace of %s by a stranger: %+v", message, failed)
 		}
 	}
@@ -604,30 +509,30 @@ func secretsByCalls(t *testing.T, f *fixture) {
 		{service + "Replace", []string{`{"name":"ABSENT","value":"x"}`}, "not_found", "secret"},
 		{service + "Delete", []string{`{"name":"ABSENT"}`}, "not_found", "secret"},
 	})
-	if e := f.audit1(func() { f.says(service+"Delete", `{"name":"TOKEN"}`) }); e.Target != "TOKEN" {
+	if e := f.AuditOf(func() { f.Says(service+"Delete", `{"name":"TOKEN"}`) }); e.Target != "TOKEN" {
 		t.Errorf("the audit log says %+v", e)
 	}
-	if list := f.says(service+"List", `{}`); strings.Contains(list, "TOKEN") {
+	if list := f.Says(service+"List", `{}`); strings.Contains(list, "TOKEN") {
 		t.Errorf("afterwards there are %s", list)
 	}
 }
 
 func volumesByCalls(t *testing.T, f *fixture) {
 	const service = "volume.v1.VolumeService/"
-	f.says(service+"Create", `{"name":"data","sizeMb":"5"}`, `"name":"data"`, `"size_mb":"5"`)
-	f.says(service+"Create", `{"name":"more"}`, `"size_mb":"1024"`)
-	f.says(service+"List", `{}`, `"name":"data"`, `"name":"more"`)
-	f.says(service+"Get", `{"volumeId":"data"}`, `"name":"data"`)
-	stranger := f.mint("stranger")
+	f.Says(service+"Create", `{"name":"data","sizeMb":"5"}`, `"name":"data"`, `"size_mb":"5"`)
+	f.Says(service+"Create", `{"name":"more"}`, `"size_mb":"1024"`)
+	f.Says(service+"List", `{}`, `"name":"data"`, `"name":"more"`)
+	f.Says(service+"Get", `{"volumeId":"data"}`, `"name":"data"`)
+	stranger := f.Mint("stranger")
 	for _, call := range []string{"Get", "Delete"} {
 		for _, name := range []string{"data", "absent"} {
-			if _, failed := f.say(stranger, service+call, `{"volumeId":"`+name+`"}`); failed.Code != "not_found" {
+			if _, failed := f.Say(stranger, service+call, `{"volumeId":"`+name+`"}`); failed.Code != "not_found" {
 				t.Errorf("%s of %s by a stranger: %+v", call, name, failed)
 			}
 		}
 	}
 	const sandboxes = "sandbox.v1.SandboxService/"
-	f.says(sandboxes+"Create", `{"name":"with-volumes","volumes":[{"volume":"data","path":"/data"}]}`, `"volumes":[{"volume":"data","path":"/data"}]`)
+	f.Says(sandboxes+"Create", `{"name":"with-volumes","volumes":[{"volume":"data","path":"/data"}]}`, `"volumes":[{"volume":"data","path":"/data"}]`)
 	f.refusesCalls("", []badCall{
 		{service + "Create", []string{`{"name":"data"}`}, "failed_precondition", "there is a volume"},
 		{service + "Create", []string{`{"name":"a b"}`}, "invalid_argument", "name"},
@@ -637,7 +542,7 @@ func volumesByCalls(t *testing.T, f *fixture) {
 		{sandboxes + "Create", []string{`{"volumes":[{"path":"/data"}]}`}, "invalid_argument", "which volume"},
 		{sandboxes + "Create", []string{`{"volumes":[{"volume":"data","path":"/usr"}]}`}, "invalid_argument", "cannot be mounted"},
 	})
-	if e := f.audit1(func() { f.says(service+"Delete", `{"volumeId":"more"}`) }); e.Target != "more" {
+	if e := f.AuditOf(func() { f.Says(service+"Delete", `{"volumeId":"more"}`) }); e.Target != "more" {
 		t.Errorf("the audit log says %+v", e)
 	}
 }

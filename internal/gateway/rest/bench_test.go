@@ -1,4 +1,4 @@
-package gateway_test
+package rest_test
 
 import (
 	"io"
@@ -8,18 +8,19 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
 // What the gateway itself costs, over a kept loopback connection: token, body,
 // routing, log line, reply.
 func BenchmarkExecute(b *testing.B) {
 	f := newFixture(b, func(c *gateway.Config) { c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil)) })
-	id := f.acquire()
+	id := f.Acquire()
 	body := `{"sandbox_id":"` + id + `","code":"x","language":"python"}`
 	for b.Loop() {
-		req, _ := http.NewRequest("POST", f.url+"/api/v1/execute", strings.NewReader(body))
-		req.Header.Set("Authorization", "Bearer "+f.token)
-		resp, err := f.client.Do(req)
+		req, _ := http.NewRequest("POST", f.URL+"/api/v1/execute", strings.NewReader(body))
+		req.Header.Set("Authorization", "Bearer "+f.Token)
+		resp, err := f.Client.Do(req)
 		if err != nil || resp.StatusCode != 200 {
 			b.Fatal(resp, err)
 		}
@@ -30,12 +31,12 @@ func BenchmarkExecute(b *testing.B) {
 
 func BenchmarkDownload(b *testing.B) {
 	f := newFixture(b)
-	id := f.acquire()
-	b.SetBytes(hugeSize)
+	id := f.Acquire()
+	b.SetBytes(gatewaytest.HugeSize)
 	for b.Loop() {
-		req, _ := http.NewRequest("GET", f.url+"/api/v1/files?path=/dev/huge&sandbox_id="+id, nil)
-		req.Header.Set("Authorization", "Bearer "+f.token)
-		resp, err := f.client.Do(req)
+		req, _ := http.NewRequest("GET", f.URL+"/api/v1/files?path=/dev/huge&sandbox_id="+id, nil)
+		req.Header.Set("Authorization", "Bearer "+f.Token)
+		resp, err := f.Client.Do(req)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package gateway_test
+package rest_test
 
 import (
 	"strings"
@@ -7,22 +7,54 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
+
+// An operator is told of every tenant's usage, and nobody else of another's.
+func TestUsageForOperators(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	at := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+	f.ran("a", at)
+	f.ran("b", at)
+	operator := f.Key("ops", sandbox.RoleOperator)
+	ask := func(key, tenant string) gatewaytest.Answer {
+		return f.With("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01&group_by=tenant&tenant="+tenant, "", "X-API-Key", key)
+	}
+	for tenant, want := range map[string]int{"": 0, "ops": 0, "a": 1, "b": 1, "none": 0, "*": 2} {
+		var p usagePage
+		if ask(operator, tenant).Into(t, 200, &p); len(p.Rows) != want {
+			t.Errorf("of %q: %+v", tenant, p.Rows)
+		}
+	}
+	owner, narrow := f.Key("a", sandbox.RoleOwner), f.Key("ops", sandbox.RoleOperator, sandbox.ScopeRead)
+	for _, key := range []string{owner, narrow} {
+		for _, tenant := range []string{"b", "none", "*"} {
+			if a := ask(key, tenant); a.Status != 403 {
+				t.Errorf("of %q: %d %s", tenant, a.Status, a.Body)
+			}
+		}
+	}
+	var p usagePage
+	if ask(owner, "a").Into(t, 200, &p); len(p.Rows) != 1 {
+		t.Errorf("one's own: %+v", p.Rows)
+	}
+}
 
 // ran records a Sandbox of a Tenant that ran for an hour until at.
 func (f *fixture) ran(tenant sandbox.TenantID, at time.Time) string {
-	f.t.Helper()
+	f.T.Helper()
 	shape := sandbox.Shape{CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 4 << 30, Pids: 100}
-	sb, err := f.store.InsertSandbox(f.t.Context(), sandbox.Sandbox{
+	sb, err := f.Store.InsertSandbox(f.T.Context(), sandbox.Sandbox{
 		ID: sandbox.NewSandboxID(), Tenant: tenant, State: sandbox.Running, Shape: shape, Limits: shape.Limits(),
 		CreatedAt: at, Deadline: at, MeteredAt: at.Add(-time.Hour),
 	})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	sb.State, sb.MeteredAt = sandbox.Stopping, at
-	if _, err := f.store.UpdateSandbox(f.t.Context(), sb); err != nil {
-		f.t.Fatal(err)
+	if _, err := f.Store.UpdateSandbox(f.T.Context(), sb); err != nil {
+		f.T.Fatal(err)
 	}
 	return sb.ID
 }
@@ -45,6 +77,7 @@ type usagePage struct {
 }
 
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {
 		c.Prices = sandbox.Prices{Currency: "EUR", CPUHour: 0.5, MemoryGiBHour: 0.25, DiskGiBHour: 0.01}
 	})
@@ -53,7 +86,7 @@ func TestUsage(t *testing.T) {
 	other := f.ran("dev:other", midnight)
 
 	var p usagePage
-	f.do("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01", "").into(t, 200, &p)
+	f.Do("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01", "").Into(t, 200, &p)
 	if len(p.Rows) != 1 || p.From != "2026-03-01" || p.To != "2026-04-01" {
 		t.Fatalf("all: %+v", p)
 	}
@@ -66,7 +99,7 @@ func TestUsage(t *testing.T) {
 	cursor := ""
 	for {
 		p = usagePage{}
-		f.do("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01&group_by=day,sandbox&limit=1&cursor="+cursor, "").into(t, 200, &p)
+		f.Do("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01&group_by=day,sandbox&limit=1&cursor="+cursor, "").Into(t, 200, &p)
 		for _, r := range p.Rows {
 			lines = append(lines, r.Day+" "+r.SandboxID)
 		}
@@ -83,18 +116,19 @@ func TestUsage(t *testing.T) {
 	}
 
 	p = usagePage{}
-	f.do("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01&sandbox_id="+other, "").into(t, 200, &p)
+	f.Do("GET", "/api/v1/usage?from=2026-03-01&to=2026-04-01&sandbox_id="+other, "").Into(t, 200, &p)
 	if len(p.Rows) != 0 {
 		t.Errorf("another tenant's: %+v", p)
 	}
 	before := time.Now().UTC()
-	f.do("GET", "/api/v1/usage", "").into(t, 200, &p) // this month
+	f.Do("GET", "/api/v1/usage", "").Into(t, 200, &p) // this month
 	if after := time.Now().UTC(); p.From != before.Format("2006-01-")+"01" && p.From != after.Format("2006-01-")+"01" {
 		t.Errorf("by default from %s", p.From)
 	}
 }
 
 func TestUsageOfBadQuestions(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	for query, says := range map[string]string{
 		"from=yesterday":                     "from must be a day",
@@ -115,8 +149,8 @@ func TestUsageOfBadQuestions(t *testing.T) {
 		"since=2026-01-01":                   "since",
 		"from=2026-01-01&from=2026-01-02":    "from",
 	} {
-		if a := f.do("GET", "/api/v1/usage?"+query, ""); a.status != 400 || !strings.Contains(string(a.body), says) {
-			t.Errorf("%s: %d %s", query, a.status, a.body)
+		if a := f.Do("GET", "/api/v1/usage?"+query, ""); a.Status != 400 || !strings.Contains(string(a.Body), says) {
+			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}
 }

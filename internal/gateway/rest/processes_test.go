@@ -1,4 +1,4 @@
-package gateway_test
+package rest_test
 
 import (
 	"context"
@@ -12,112 +12,83 @@ import (
 
 	"github.com/coder/websocket"
 
-	realguest "github.com/cloud-sandbox/cloud-sandbox/tests/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
-
-// withProcesses gives the fixture the Processes of a Guest on this machine, and
-// a Sandbox that has them.
-func (f *fixture) withProcesses() (sandboxID string) {
-	f.t.Helper()
-	c, _ := realguest.Open(f.t)
-	f.guest.Processes, f.guest.ProcessStreams = c, c
-	return f.acquire()
-}
-
-// processAnswer is what the tests look at.
-type processAnswer struct {
-	ID        string `json:"process_id"`
-	State     string
-	Status    string
-	ExitCode  *int `json:"exit_code"`
-	Stdout    string
-	Stderr    string
-	Offset    int64
-	OutputEnd int64 `json:"output_end"`
-	PTY       *struct{ Cols, Rows int }
-	Error     *struct{ Name, Message string }
-}
-
-func (f *fixture) startProcess(id, fields string) (p processAnswer) {
-	f.t.Helper()
-	f.do("POST", "/api/v1/processes", `{"sandbox_id":"`+id+`",`+fields+`}`).into(f.t, 201, &p)
-	return p
-}
 
 func TestProcessCalls(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
+	id := f.WithProcesses()
 	q := "?sandbox_id=" + id
 
-	p := f.startProcess(id, `"command":"echo out; echo err >&2; exit 3"`)
+	p := f.StartProcess(id, `"command":"echo out; echo err >&2; exit 3"`)
 	if p.State != "ended" || p.Status != "error" || *p.ExitCode != 3 || p.Stdout != "out\n" || p.Stderr != "err\n" || p.Offset != 8 || p.Error.Name != "exit_code" {
 		t.Errorf("in the foreground: %+v", p)
 	}
-	if p = f.startProcess(id, `"command":"printf 1234567890","max_output_bytes":4`); p.Stdout != "1234" || p.Offset != 4 || p.OutputEnd != 10 {
+	if p = f.StartProcess(id, `"command":"printf 1234567890","max_output_bytes":4`); p.Stdout != "1234" || p.Offset != 4 || p.OutputEnd != 10 {
 		t.Errorf("with little output: %+v", p)
 	}
-	if p = f.startProcess(id, `"command":"printf 'é'; read x; printf 'è'","yield_ms":1,"keep_stdin":true,"name":"half"`); p.State != "running" {
+	if p = f.StartProcess(id, `"command":"printf 'é'; read x; printf 'è'","yield_ms":1,"keep_stdin":true,"name":"half"`); p.State != "running" {
 		t.Errorf("it yields: %+v", p)
 	}
-	a := f.do("POST", "/api/v1/processes/half/stdin"+q+"&eof=true", "x\n")
-	if a.status != 200 || string(a.body) != "{\"written_bytes\":2}\n" {
-		t.Errorf("stdin: %d %s", a.status, a.body)
+	a := f.Do("POST", "/api/v1/processes/half/stdin"+q+"&eof=true", "x\n")
+	if a.Status != 200 || string(a.Body) != "{\"written_bytes\":2}\n" {
+		t.Errorf("stdin: %d %s", a.Status, a.Body)
 	}
 	var waited struct {
 		Met     bool
 		Line    string
 		Offset  int64
-		Process processAnswer
+		Process gatewaytest.ProcessView
 	}
-	f.do("GET", "/api/v1/processes/half/wait"+q, "").into(t, 200, &waited)
+	f.Do("GET", "/api/v1/processes/half/wait"+q, "").Into(t, 200, &waited)
 	if !waited.Met || waited.Process.State != "ended" {
 		t.Errorf("wait: %+v", waited)
 	}
-	a = f.do("GET", "/api/v1/processes/half/output"+q, "")
-	if a.status != 200 || string(a.body) != "éè" || a.header.Get("X-Next-Offset") != "4" || a.header.Get("X-Process-State") != "ended" {
-		t.Errorf("output: %d %q %v", a.status, a.body, a.header)
+	a = f.Do("GET", "/api/v1/processes/half/output"+q, "")
+	if a.Status != 200 || string(a.Body) != "éè" || a.Header.Get("X-Next-Offset") != "4" || a.Header.Get("X-Process-State") != "ended" {
+		t.Errorf("output: %d %q %v", a.Status, a.Body, a.Header)
 	}
-	if a = f.do("GET", "/api/v1/processes/half/output"+q+"&from=2", ""); string(a.body) != "è" {
-		t.Errorf("from an offset: %q", a.body)
+	if a = f.Do("GET", "/api/v1/processes/half/output"+q+"&from=2", ""); string(a.Body) != "è" {
+		t.Errorf("from an offset: %q", a.Body)
 	}
-	if a = f.do("GET", "/api/v1/processes/half/output"+q+"&from=100", ""); a.status != 200 || len(a.body) != 0 || a.header.Get("X-Next-Offset") != "4" {
-		t.Errorf("from beyond the end: %d %q %v", a.status, a.body, a.header)
+	if a = f.Do("GET", "/api/v1/processes/half/output"+q+"&from=100", ""); a.Status != 200 || len(a.Body) != 0 || a.Header.Get("X-Next-Offset") != "4" {
+		t.Errorf("from beyond the end: %d %q %v", a.Status, a.Body, a.Header)
 	}
-	if a = f.do("HEAD", "/api/v1/processes/half/output"+q, ""); a.status != 200 || a.header.Get("X-Next-Offset") != "4" {
-		t.Errorf("HEAD: %d %v", a.status, a.header)
+	if a = f.Do("HEAD", "/api/v1/processes/half/output"+q, ""); a.Status != 200 || a.Header.Get("X-Next-Offset") != "4" {
+		t.Errorf("HEAD: %d %v", a.Status, a.Header)
 	}
 
-	tty := f.startProcess(id, `"pty":{"cols":80,"rows":24},"argv":["sh","-c","trap 'stty size' WINCH; echo ready; while :; do sleep 0.1; done"],"background":true`)
-	f.do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q+"&for=log:ready", "").into(t, 200, &waited)
-	f.do("POST", "/api/v1/processes/"+tty.ID+"/resize"+q, `{"cols":100,"rows":50}`).into(t, 200, &p)
+	tty := f.StartProcess(id, `"pty":{"cols":80,"rows":24},"argv":["sh","-c","trap 'stty size' WINCH; echo ready; while :; do sleep 0.1; done"],"background":true`)
+	f.Do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q+"&for=log:ready", "").Into(t, 200, &waited)
+	f.Do("POST", "/api/v1/processes/"+tty.ID+"/resize"+q, `{"cols":100,"rows":50}`).Into(t, 200, &p)
 	if p.PTY == nil || p.PTY.Cols != 100 || p.PTY.Rows != 50 {
 		t.Errorf("resized: %+v", p)
 	}
-	f.do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q+"&for=log:50+100&timeout_seconds=60", "").into(t, 200, &waited)
+	f.Do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q+"&for=log:50+100&timeout_seconds=60", "").Into(t, 200, &waited)
 	if waited.Line != "50 100" || waited.Offset != 15 {
 		t.Errorf("the program sees: %+v", waited)
 	}
-	f.do("POST", "/api/v1/processes/"+tty.ID+"/signal"+q, `{"signal":"sigterm"}`).into(t, 200, &p)
-	f.do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q, "").into(t, 200, &waited)
+	f.Do("POST", "/api/v1/processes/"+tty.ID+"/signal"+q, `{"signal":"sigterm"}`).Into(t, 200, &p)
+	f.Do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q, "").Into(t, 200, &waited)
 	if waited.Process.Status != "killed" || *waited.Process.ExitCode != 143 {
 		t.Errorf("after a signal: %+v", waited)
 	}
-	f.do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q+"&for=log:never", "").into(t, 200, &waited)
+	f.Do("GET", "/api/v1/processes/"+tty.ID+"/wait"+q+"&for=log:never", "").Into(t, 200, &waited)
 	if waited.Met {
 		t.Errorf("a line that never came: %+v", waited)
 	}
-	f.startProcess(id, `"command":"sleep 1000","name":"long","background":true`)
-	f.do("GET", "/api/v1/processes/long/wait"+q+"&timeout_seconds=0.05", "").into(t, 200, &waited)
+	f.StartProcess(id, `"command":"sleep 1000","name":"long","background":true`)
+	f.Do("GET", "/api/v1/processes/long/wait"+q+"&timeout_seconds=0.05", "").Into(t, 200, &waited)
 	if waited.Met || waited.Process.State != "running" {
 		t.Errorf("too late: %+v", waited)
 	}
-	f.do("DELETE", "/api/v1/processes/long"+q, "").into(t, 200, &p)
+	f.Do("DELETE", "/api/v1/processes/long"+q, "").Into(t, 200, &p)
 	if p.State != "ended" || p.Status != "killed" {
 		t.Errorf("ended: %+v", p)
 	}
-	f.do("DELETE", "/api/v1/processes/long"+q, "").into(t, 200, &p)
-	var list struct{ Processes []processAnswer }
-	f.do("GET", "/api/v1/processes"+q+"&state=ended", "").into(t, 200, &list)
+	f.Do("DELETE", "/api/v1/processes/long"+q, "").Into(t, 200, &p)
+	var list struct{ Processes []gatewaytest.ProcessView }
+	f.Do("GET", "/api/v1/processes"+q+"&state=ended", "").Into(t, 200, &list)
 	if len(list.Processes) != 5 {
 		t.Errorf("%d are listed", len(list.Processes))
 	}
@@ -125,22 +96,22 @@ func TestProcessCalls(t *testing.T) {
 
 func TestProcessEvents(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	p := f.startProcess(id, `"command":"echo one; read x; echo two >&2","keep_stdin":true,"background":true`)
-	f.do("GET", "/api/v1/processes/"+p.ID+"/wait?for=log:one&sandbox_id="+id, "")
-	f.do("POST", "/api/v1/processes/"+p.ID+"/stdin?sandbox_id="+id, "now\n")
-	f.do("GET", "/api/v1/processes/"+p.ID+"/wait?sandbox_id="+id, "")
+	id := f.WithProcesses()
+	p := f.StartProcess(id, `"command":"echo one; read x; echo two >&2","keep_stdin":true,"background":true`)
+	f.Do("GET", "/api/v1/processes/"+p.ID+"/wait?for=log:one&sandbox_id="+id, "")
+	f.Do("POST", "/api/v1/processes/"+p.ID+"/stdin?sandbox_id="+id, "now\n")
+	f.Do("GET", "/api/v1/processes/"+p.ID+"/wait?sandbox_id="+id, "")
 	path := "/api/v1/processes/" + p.ID + "/output?follow=true&sandbox_id=" + id
 	get := func(path, last string) string {
-		req, _ := http.NewRequest("GET", f.url+path, nil)
-		req.Header.Set("Authorization", "Bearer "+f.token)
+		req, _ := http.NewRequest("GET", f.URL+path, nil)
+		req.Header.Set("Authorization", "Bearer "+f.Token)
 		req.Header.Set("Accept", "text/event-stream")
 		if last != "" {
 			req.Header.Set("Last-Event-ID", last)
 		}
-		a := f.send(req)
+		a := f.Send(req)
 		var kept []string
-		for line := range strings.Lines(string(a.body)) {
+		for line := range strings.Lines(string(a.Body)) {
 			if !strings.Contains(line, `"process_id"`) {
 				kept = append(kept, line)
 			}
@@ -160,7 +131,7 @@ func TestProcessEvents(t *testing.T) {
 			t.Errorf("%s after %q:\n%s", tt.path, tt.last, got)
 		}
 	}
-	conn := f.socket(t, f.url, "/output?follow=true&sandbox_id="+id, p.ID)
+	conn := f.socket(t, f.URL, "/output?follow=true&sandbox_id="+id, p.ID)
 	var got []string
 	for {
 		_, data, err := conn.Read(t.Context())
@@ -181,7 +152,7 @@ func TestProcessEvents(t *testing.T) {
 func (f *fixture) socket(t *testing.T, url, call, process string) *websocket.Conn {
 	t.Helper()
 	conn, resp, err := websocket.Dial(t.Context(), url+"/api/v1/processes/"+process+call, &websocket.DialOptions{
-		HTTPClient: f.client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
+		HTTPClient: f.Client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.Token}},
 	})
 	if err != nil {
 		t.Fatalf("%v %v", resp, err)
@@ -208,10 +179,10 @@ func until(t *testing.T, conn *websocket.Conn, text string) string {
 
 func TestAttach(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	f.startProcess(id, `"pty":{"cols":80,"rows":24},"argv":["cat"],"name":"cat","background":true`)
+	id := f.WithProcesses()
+	f.StartProcess(id, `"pty":{"cols":80,"rows":24},"argv":["cat"],"name":"cat","background":true`)
 	call := "/attach?sandbox_id=" + id
-	one, two := f.socket(t, f.url, call, "cat"), f.socket(t, f.url, call, "cat")
+	one, two := f.socket(t, f.URL, call, "cat"), f.socket(t, f.URL, call, "cat")
 	for _, conn := range []*websocket.Conn{one, two} {
 		until(t, conn, `"type":"start"`)
 	}
@@ -238,12 +209,12 @@ func TestAttach(t *testing.T) {
 	for _, conn := range []*websocket.Conn{one, two} {
 		until(t, conn, `"type":"end"`)
 	}
-	if a := f.do("GET", "/api/v1/processes/cat"+call, ""); a.status != 400 || a.header.Get("Upgrade") != "websocket" {
-		t.Errorf("without an upgrade: %d %s", a.status, a.body)
+	if a := f.Do("GET", "/api/v1/processes/cat"+call, ""); a.Status != 400 || a.Header.Get("Upgrade") != "websocket" {
+		t.Errorf("without an upgrade: %d %s", a.Status, a.Body)
 	}
 	for _, path := range []string{"absent", "p9-aaaaaaaaaaaaaaaa"} {
-		_, resp, err := websocket.Dial(t.Context(), f.url+"/api/v1/processes/"+path+call, &websocket.DialOptions{
-			HTTPClient: f.client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
+		_, resp, err := websocket.Dial(t.Context(), f.URL+"/api/v1/processes/"+path+call, &websocket.DialOptions{
+			HTTPClient: f.Client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.Token}},
 		})
 		if err == nil || resp == nil || resp.StatusCode != 404 {
 			t.Errorf("%s: %v %v", path, resp, err)
@@ -254,10 +225,10 @@ func TestAttach(t *testing.T) {
 // The three pipes of a program over one WebSocket.
 func TestAttachPipes(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	f.startProcess(id, `"command":"read a; echo got $a; read b; echo err $b >&2; cat >/dev/null; exit 7","name":"p","keep_stdin":true,"background":true`)
+	id := f.WithProcesses()
+	f.StartProcess(id, `"command":"read a; echo got $a; read b; echo err $b >&2; cat >/dev/null; exit 7","name":"p","keep_stdin":true,"background":true`)
 	call := "/attach?pipes=true&from=0&sandbox_id=" + id
-	conn := f.socket(t, f.url, call, "p")
+	conn := f.socket(t, f.URL, call, "p")
 	write := func(kind websocket.MessageType, text string) {
 		t.Helper()
 		if err := conn.Write(t.Context(), kind, []byte(text)); err != nil {
@@ -279,8 +250,8 @@ func TestAttachPipes(t *testing.T) {
 	}
 
 	// A signal does not wait behind input that nobody reads.
-	f.startProcess(id, `"command":"trap 'exit 9' INT; echo ready; while :; do sleep 0.01; done","name":"deaf","keep_stdin":true,"background":true`)
-	conn = f.socket(t, f.url, call, "deaf")
+	f.StartProcess(id, `"command":"trap 'exit 9' INT; echo ready; while :; do sleep 0.01; done","name":"deaf","keep_stdin":true,"background":true`)
+	conn = f.socket(t, f.URL, call, "deaf")
 	until(t, conn, "\x01ready\n") // and not the record, whose command says it too
 	write(websocket.MessageBinary, strings.Repeat("z", 1<<20))
 	write(websocket.MessageText, `{"type":"signal","signal":"INT"}`)
@@ -288,13 +259,13 @@ func TestAttachPipes(t *testing.T) {
 		t.Errorf("it ends with %s", got)
 	}
 
-	f.startProcess(id, `"argv":["cat"],"name":"terminal","pty":{"cols":80,"rows":24},"background":true`)
+	f.StartProcess(id, `"argv":["cat"],"name":"terminal","pty":{"cols":80,"rows":24},"background":true`)
 	for query, process := range map[string]string{
 		"&pipes=true": "terminal", "&pipes=maybe": "deaf", "&end=1": "p",
 		"&input=0": "p", "&pipes=true&input=-1": "p", "&pipes=true&input=x": "p",
 	} {
-		_, resp, err := websocket.Dial(t.Context(), f.url+"/api/v1/processes/"+process+"/attach?sandbox_id="+id+query, &websocket.DialOptions{
-			HTTPClient: f.client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
+		_, resp, err := websocket.Dial(t.Context(), f.URL+"/api/v1/processes/"+process+"/attach?sandbox_id="+id+query, &websocket.DialOptions{
+			HTTPClient: f.Client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.Token}},
 		})
 		if err == nil || resp == nil || resp.StatusCode != 400 {
 			t.Errorf("%s of %s: %v %v", query, process, resp, err)
@@ -302,13 +273,13 @@ func TestAttachPipes(t *testing.T) {
 	}
 
 	// A client that comes back sends again what it does not know to have arrived.
-	f.startProcess(id, `"argv":["cat"],"name":"again","keep_stdin":true,"background":true`)
+	f.StartProcess(id, `"argv":["cat"],"name":"again","keep_stdin":true,"background":true`)
 	for _, tt := range []struct{ query, send, want string }{
 		{"&from=0&input=0", "ab\n", "\x01ab\n"},
 		{"&from=3&input=1", "b\ncd\n", "\x01cd\n"},
 		{"&from=6&input=100", "x", "has not arrived"},
 	} {
-		conn := f.socket(t, f.url, "/attach?pipes=true&end=true&sandbox_id="+id+tt.query, "again")
+		conn := f.socket(t, f.URL, "/attach?pipes=true&end=true&sandbox_id="+id+tt.query, "again")
 		if err := conn.Write(t.Context(), websocket.MessageBinary, []byte(tt.send)); err != nil {
 			t.Fatal(err)
 		}
@@ -318,8 +289,8 @@ func TestAttachPipes(t *testing.T) {
 
 	// One that ends with the connection of who is attached.
 	for name, query := range map[string]string{"stays": "&end=false", "ends": "&end=true", "leaves": "&end=true&input=0"} {
-		f.startProcess(id, `"argv":["cat"],"name":"`+name+`","keep_stdin":true,"background":true`)
-		conn := f.socket(t, f.url, "/attach?pipes=true&sandbox_id="+id+query, name)
+		f.StartProcess(id, `"argv":["cat"],"name":"`+name+`","keep_stdin":true,"background":true`)
+		conn := f.socket(t, f.URL, "/attach?pipes=true&sandbox_id="+id+query, name)
 		until(t, conn, `"type":"start"`)
 		if name == "leaves" { // and says so
 			_ = conn.Close(websocket.StatusNormalClosure, "")
@@ -329,16 +300,16 @@ func TestAttachPipes(t *testing.T) {
 	}
 	var waited struct {
 		Met     bool
-		Process processAnswer
+		Process gatewaytest.ProcessView
 	}
 	for _, name := range []string{"ends", "leaves", "again"} {
-		f.do("GET", "/api/v1/processes/"+name+"/wait?timeout_seconds=60&sandbox_id="+id, "").into(t, 200, &waited)
+		f.Do("GET", "/api/v1/processes/"+name+"/wait?timeout_seconds=60&sandbox_id="+id, "").Into(t, 200, &waited)
 		if !waited.Met || waited.Process.Status != "killed" {
 			t.Errorf("after its client left: %+v", waited)
 		}
 	}
-	var p processAnswer
-	if f.do("GET", "/api/v1/processes/stays?sandbox_id="+id, "").into(t, 200, &p); p.State != "running" {
+	var p gatewaytest.ProcessView
+	if f.Do("GET", "/api/v1/processes/stays?sandbox_id="+id, "").Into(t, 200, &p); p.State != "running" {
 		t.Errorf("the other: %+v", p)
 	}
 }
@@ -346,25 +317,25 @@ func TestAttachPipes(t *testing.T) {
 // What a browser can say: a WebSocket whose credential is among its protocols.
 func TestSocketCredential(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	f.startProcess(id, `"command":"echo hello; sleep 1000","name":"p","background":true`)
-	url := f.url + "/api/v1/processes/p/attach?sandbox_id=" + id
+	id := f.WithProcesses()
+	f.StartProcess(id, `"command":"echo hello; sleep 1000","name":"p","background":true`)
+	url := f.URL + "/api/v1/processes/p/attach?sandbox_id=" + id
 	for _, tt := range []struct {
 		name      string
 		protocols []string
 		headers   http.Header
 		status    int
 	}{
-		{"token", []string{"cloud-sandbox", "bearer." + f.token}, nil, 101},
+		{"token", []string{"cloud-sandbox", "bearer." + f.Token}, nil, 101},
 		{"no credential", []string{"cloud-sandbox"}, nil, 401},
 		{"empty", []string{"cloud-sandbox", "bearer."}, nil, 401},
-		{"wrong", []string{"cloud-sandbox", "bearer." + f.token + "x"}, nil, 401},
-		{"two", []string{"bearer." + f.token, "bearer." + f.token}, nil, 401},
-		{"another's", []string{"cloud-sandbox", "bearer." + f.mint("other")}, nil, 404},
-		{"beside a header that is wrong", []string{"bearer." + f.token}, http.Header{"Authorization": {"Bearer x"}}, 401},
-		{"from another site", []string{"cloud-sandbox", "bearer." + f.token}, http.Header{"Origin": {"https://evil.example"}}, 403},
+		{"wrong", []string{"cloud-sandbox", "bearer." + f.Token + "x"}, nil, 401},
+		{"two", []string{"bearer." + f.Token, "bearer." + f.Token}, nil, 401},
+		{"another's", []string{"cloud-sandbox", "bearer." + f.Mint("other")}, nil, 404},
+		{"beside a header that is wrong", []string{"bearer." + f.Token}, http.Header{"Authorization": {"Bearer x"}}, 401},
+		{"from another site", []string{"cloud-sandbox", "bearer." + f.Token}, http.Header{"Origin": {"https://evil.example"}}, 403},
 	} {
-		conn, resp, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPClient: f.client, Subprotocols: tt.protocols, HTTPHeader: tt.headers})
+		conn, resp, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPClient: f.Client, Subprotocols: tt.protocols, HTTPHeader: tt.headers})
 		if resp == nil || resp.StatusCode != tt.status {
 			t.Errorf("%s: %v %v", tt.name, resp, err)
 		}
@@ -387,45 +358,45 @@ func TestSocketCredential(t *testing.T) {
 		"another site": {map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "MDEyMzQ1Njc4OTAxMjM0NQ==", "Origin": "https://evil.example"}, 403, "another host"},
 	} {
 		req, _ := http.NewRequest("GET", url, nil)
-		req.Header.Set("Authorization", "Bearer "+f.token)
+		req.Header.Set("Authorization", "Bearer "+f.Token)
 		for k, v := range tt.headers {
 			req.Header.Set(k, v)
 		}
-		if a := f.send(req); a.status != tt.status || !strings.Contains(string(a.body), tt.says) {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
+		if a := f.Send(req); a.Status != tt.status || !strings.Contains(string(a.Body), tt.says) {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
 		}
 	}
-	req, _ := http.NewRequest("GET", f.url+"/api/v1/processes/p?sandbox_id="+id, nil)
-	req.Header.Set("Sec-WebSocket-Protocol", "bearer."+f.token)
-	if a := f.send(req); a.status != 401 {
-		t.Errorf("without an upgrade: %d %s", a.status, a.body)
+	req, _ := http.NewRequest("GET", f.URL+"/api/v1/processes/p?sandbox_id="+id, nil)
+	req.Header.Set("Sec-WebSocket-Protocol", "bearer."+f.Token)
+	if a := f.Send(req); a.Status != 401 {
+		t.Errorf("without an upgrade: %d %s", a.Status, a.Body)
 	}
 }
 
 // A start with a key that is under way already waits for it, whoever sent it.
 func TestProcessStartsOncePerKey(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	start := func(key, fields string) answer {
-		req, _ := http.NewRequest("POST", f.url+"/api/v1/processes", strings.NewReader(`{"sandbox_id":"`+id+`",`+fields+`}`))
-		req.Header.Set("Authorization", "Bearer "+f.token)
+	id := f.WithProcesses()
+	start := func(key, fields string) gatewaytest.Answer {
+		req, _ := http.NewRequest("POST", f.URL+"/api/v1/processes", strings.NewReader(`{"sandbox_id":"`+id+`",`+fields+`}`))
+		req.Header.Set("Authorization", "Bearer "+f.Token)
 		req.Header.Set("Idempotency-Key", key)
-		return f.send(req)
+		return f.Send(req)
 	}
 	var all sync.WaitGroup
 	ids := make(chan string, 10)
 	for i := range cap(ids) {
 		all.Go(func() {
-			var p processAnswer
+			var p gatewaytest.ProcessView
 			a := start("same", fmt.Sprintf(`"command":"sleep 0.1; echo $$","yield_ms":%d`, 20000+i))
-			want := a.status
+			want := a.Status
 			if want == 200 {
 				want = 201
 			}
 			if want != 201 {
-				t.Errorf("%d %s", a.status, a.body)
+				t.Errorf("%d %s", a.Status, a.Body)
 			}
-			a.into(t, a.status, &p)
+			a.Into(t, a.Status, &p)
 			ids <- p.ID + p.Stdout
 		})
 	}
@@ -436,29 +407,29 @@ func TestProcessStartsOncePerKey(t *testing.T) {
 			t.Errorf("%s was started beside %s", other, first)
 		}
 	}
-	if a := start("same", `"command":"true"`); a.status != 409 {
-		t.Errorf("another request: %d %s", a.status, a.body)
+	if a := start("same", `"command":"true"`); a.Status != 409 {
+		t.Errorf("another request: %d %s", a.Status, a.Body)
 	}
-	if a := start("failed", `"argv":["no-such-program"]`); a.status != 400 {
-		t.Errorf("a start that fails: %d %s", a.status, a.body)
+	if a := start("failed", `"argv":["no-such-program"]`); a.Status != 400 {
+		t.Errorf("a start that fails: %d %s", a.Status, a.Body)
 	}
-	if a := start("failed", `"argv":["true"]`); a.status != 201 {
-		t.Errorf("its key again: %d %s", a.status, a.body)
+	if a := start("failed", `"argv":["true"]`); a.Status != 201 {
+		t.Errorf("its key again: %d %s", a.Status, a.Body)
 	}
 	for _, key := range []string{"", strings.Repeat("k", 256), "é"} {
-		if a := start(key, `"command":"true"`); a.status != 400 || !strings.Contains(string(a.body), "Idempotency-Key") {
-			t.Errorf("key %q: %d %s", key, a.status, a.body)
+		if a := start(key, `"command":"true"`); a.Status != 400 || !strings.Contains(string(a.Body), "Idempotency-Key") {
+			t.Errorf("key %q: %d %s", key, a.Status, a.Body)
 		}
 	}
 }
 
 func TestProcessBadInputs(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	f.startProcess(id, `"command":"sleep 1000","name":"plain","background":true`)
-	f.startProcess(id, `"command":"true","name":"over"`)
-	f.startProcess(id, `"command":"sleep 1000","shell":"sh","background":true`)
-	other := f.mint("other")
+	id := f.WithProcesses()
+	f.StartProcess(id, `"command":"sleep 1000","name":"plain","background":true`)
+	f.StartProcess(id, `"command":"true","name":"over"`)
+	f.StartProcess(id, `"command":"sleep 1000","shell":"sh","background":true`)
+	other := f.Mint("other")
 	for _, tt := range []struct {
 		call, body string // body of a start when call is empty
 		status     int
@@ -545,7 +516,7 @@ func TestProcessBadInputs(t *testing.T) {
 		{"GET plain/wait?timeout_seconds=x", "", 400, "seconds"},
 	} {
 		method, path, body := "POST", "/api/v1/processes", `{"sandbox_id":"`+id+`"`
-		token := f.token
+		token := f.Token
 		if tt.call == "" {
 			if tt.body != "" {
 				body += "," + tt.body
@@ -563,14 +534,14 @@ func TestProcessBadInputs(t *testing.T) {
 				token = other
 			}
 		}
-		a := f.doAs(token, method, path, body)
-		if a.status != tt.status || !strings.Contains(string(a.body), tt.says) {
-			t.Errorf("%s %.60s: %d %.300s, want %d and %q", tt.call, tt.body, a.status, a.body, tt.status, tt.says)
+		a := f.DoAs(token, method, path, body)
+		if a.Status != tt.status || !strings.Contains(string(a.Body), tt.says) {
+			t.Errorf("%s %.60s: %d %.300s, want %d and %q", tt.call, tt.body, a.Status, a.Body, tt.status, tt.says)
 		}
 	}
 	for _, path := range []string{"/api/v1/processes", "/api/v1/processes?sandbox_id=" + id + "&state=asleep", "/api/v1/processes/plain"} {
-		if a := f.do("GET", path, ""); a.status != 400 {
-			t.Errorf("%s: %d %s", path, a.status, a.body)
+		if a := f.Do("GET", path, ""); a.Status != 400 {
+			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
 	}
 }
@@ -578,18 +549,18 @@ func TestProcessBadInputs(t *testing.T) {
 // Output of megabytes is read whole, also while it is written.
 func TestProcessOutputFollows(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
+	id := f.WithProcesses()
 	const size = 30 << 20 // more than is kept
-	p := f.startProcess(id, fmt.Sprintf(`"command":"read x; yes 0123456 | head -c %d","keep_stdin":true,"background":true`, size))
+	p := f.StartProcess(id, fmt.Sprintf(`"command":"read x; yes 0123456 | head -c %d","keep_stdin":true,"background":true`, size))
 	path := "/api/v1/processes/" + p.ID + "/output?follow=true&sandbox_id=" + id
-	req, _ := http.NewRequest("GET", f.url+path, nil)
-	req.Header.Set("Authorization", "Bearer "+f.token)
-	resp, err := f.client.Do(req) // the head comes before the output
+	req, _ := http.NewRequest("GET", f.URL+path, nil)
+	req.Header.Set("Authorization", "Bearer "+f.Token)
+	resp, err := f.Client.Do(req) // the head comes before the output
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	f.do("POST", "/api/v1/processes/"+p.ID+"/stdin?sandbox_id="+id, "go\n")
+	f.Do("POST", "/api/v1/processes/"+p.ID+"/stdin?sandbox_id="+id, "go\n")
 	var n int64
 	buf := make([]byte, 64<<10)
 	for {

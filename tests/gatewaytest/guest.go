@@ -1,4 +1,4 @@
-package gateway_test
+package gatewaytest
 
 import (
 	"bytes"
@@ -13,172 +13,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
-	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
-
-// sandboxes is the session manager of a core, which notes some of its calls and fails on
-// request.
-type sandboxes struct {
-	sandbox.Sandboxes
-	core *core.Core
-	t    testing.TB
-
-	mu             sync.Mutex
-	fail           error                    // of Create and Idle
-	idle           map[sandbox.TenantID]int // what Idle answers, without the wait for that
-	export         func(w io.Writer) error  // in place of an export; nil: that
-	secretsChanged []string                 // tenant and name
-	filesOnly      bool                     // the last pause
-	reboots        int
-}
-
-func (f *sandboxes) failure() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.fail
-}
-
-func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	if err := f.failure(); err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	return f.Sandboxes.Create(ctx, tenant, req)
-}
-
-func (f *sandboxes) Idle(_ context.Context, tenant sandbox.TenantID) (int, error) {
-	if err := f.failure(); err != nil {
-		return 0, err
-	}
-	return f.idle[tenant], nil
-}
-
-func (f *sandboxes) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, id string, image bool, w io.Writer) error {
-	if f.export != nil {
-		return f.export(w)
-	}
-	return f.Sandboxes.ExportSnapshot(ctx, tenant, id, image, w)
-}
-
-func (f *sandboxes) SecretChanged(ctx context.Context, tenant sandbox.TenantID, name string) error {
-	f.mu.Lock()
-	f.secretsChanged = append(f.secretsChanged, string(tenant)+" "+name)
-	f.mu.Unlock()
-	return f.Sandboxes.SecretChanged(ctx, tenant, name)
-}
-
-func (f *sandboxes) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	f.filesOnly = filesOnly
-	f.mu.Unlock()
-	return f.Sandboxes.Pause(ctx, tenant, idOrName, filesOnly)
-}
-
-func (f *sandboxes) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	f.reboots++
-	f.mu.Unlock()
-	return f.Sandboxes.Reboot(ctx, tenant, idOrName)
-}
-
-// record returns the record of a Sandbox.
-func (f *sandboxes) record(id string) sandbox.Sandbox {
-	f.t.Helper()
-	sb, err := f.core.Store.SandboxByID(context.WithoutCancel(f.t.Context()), id)
-	if err != nil {
-		f.t.Fatalf("the record of %s: %v", id, err)
-	}
-	return sb
-}
-
-// live counts everyone's Sandboxes that have not ended.
-func (f *sandboxes) live() int {
-	f.t.Helper()
-	all, err := f.core.Store.SandboxesNotEnded(context.WithoutCancel(f.t.Context()))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return len(all)
-}
-
-// snapshots returns everyone's Snapshots, the oldest first.
-func (f *sandboxes) snapshots() (all []sandbox.Snapshot) {
-	f.t.Helper()
-	ctx := context.WithoutCancel(f.t.Context())
-	owners, err := f.core.Store.SnapshotTenants(ctx)
-	for _, tenant := range owners {
-		var page sandbox.SnapshotPage
-		if page, err = f.core.Store.ListSnapshots(ctx, tenant, sandbox.SnapshotQuery{}); err == nil {
-			all = append(all, page.Snapshots...)
-		}
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	slices.SortFunc(all, func(a, b sandbox.Snapshot) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return all
-}
-
-// nodes is the Node of a core, which fails on request. Nothing of a Boot reaches a
-// network, so what its network log shows is made up.
-type nodes struct {
-	*node.Node
-
-	mu       sync.Mutex
-	notReady []string
-	silent   bool
-}
-
-// brokenFile is a file of a Volume that breaks off after its first bytes, and futureFile
-// one that was changed after all years that clients know.
-const (
-	brokenFile = "/broken"
-	futureFile = "/future"
-)
-
-func (n *nodes) StatVolumeFile(ctx context.Context, name string, of sandbox.VolumeRef, p string) (sandbox.VolumeFile, error) {
-	file, err := n.Node.StatVolumeFile(ctx, name, of, p)
-	if p == futureFile {
-		file.Modified = file.Modified.AddDate(9000, 0, 0)
-	}
-	return file, err
-}
-
-func (n *nodes) ReadVolumeFile(ctx context.Context, name string, of sandbox.VolumeRef, p string, w io.Writer) error {
-	if err := n.Node.ReadVolumeFile(ctx, name, of, p, w); err != nil || p != brokenFile {
-		return err
-	}
-	return sandbox.Errorf(sandbox.Unavailable, "the node is gone")
-}
-
-func (n *nodes) NetworkLog(ctx context.Context, name string, of sandbox.BootRef) (sandbox.NetworkLog, error) {
-	if log, err := n.Node.NetworkLog(ctx, name, of); err != nil {
-		return log, err
-	}
-	at := time.Unix(1700000000, 0)
-	return sandbox.NetworkLog{Allowed: 3, Refused: 1, Decisions: []sandbox.NetworkDecision{
-		{Seq: 1, First: at, Last: at, Count: 3, Protocol: "tcp", Addr: netip.MustParseAddr("1.2.3.4"), Port: 443, Allowed: true, Reason: "no rule refuses it"},
-		{Seq: 2, First: at, Last: at, Count: 1, Protocol: "dns", Name: "\xffevil.example", Port: 53, Reason: "no rule allows it"},
-	}}, nil
-}
-
-// Stats are those of the Node with the numbers of a Pool that is full.
-func (n *nodes) Stats(ctx context.Context, name string) (sandbox.NodeStats, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.silent {
-		return sandbox.NodeStats{}, sandbox.Errorf(sandbox.Unavailable, "silent")
-	}
-	stats, err := n.Node.Stats(ctx, name)
-	stats.Pools = []sandbox.PoolStats{{Template: "base", Shape: sandbox.DefaultShape(), Idle: 5, Min: 5, Max: 50, Hits: 7, Misses: 1}}
-	stats.Ready, stats.NotReady = len(n.notReady) == 0, n.notReady
-	return stats, err
-}
 
 // guest is a Guest with files in memory and programs in Go, by their code.
 type guest struct {
@@ -187,25 +26,26 @@ type guest struct {
 
 	dial execution.Dial
 
-	warmed   atomic.Bool
-	mu       sync.Mutex
-	files    map[string][]byte
-	closed   int
-	programs map[string]program
-	runs     []execution.RunRequest
-	cells    []execution.CellRequest
-	changes  chan *execution.WatchEvent
-	logs     []execution.LogEntry
+	Warmed atomic.Bool
+	sync.Mutex
+	files      map[string][]byte
+	Closed     int
+	Scripts    map[string]program
+	Runs       []execution.RunRequest
+	Cells      []execution.CellRequest
+	Events     chan *execution.WatchEvent
+	LogEntries []execution.LogEntry
 }
 
+// A program runs in place of code.
 type program func(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error)
 
 func newGuest() *guest {
-	return &guest{files: map[string][]byte{"/workspace/": nil}, programs: map[string]program{}, changes: make(chan *execution.WatchEvent)}
+	return &guest{files: map[string][]byte{"/workspace/": nil}, Scripts: map[string]program{}, Events: make(chan *execution.WatchEvent)}
 }
 
 func (g *guest) Warm(context.Context) error {
-	g.warmed.Store(true)
+	g.Warmed.Store(true)
 	return nil
 }
 
@@ -213,7 +53,7 @@ func (g *guest) Load(context.Context) (execution.Load, error) {
 	return execution.Load{At: time.Now(), CPUs: 2, CPUPercent: 50, MemoryUsed: 1, MemoryAll: 2, DiskUsed: 3, DiskAll: 4}, nil
 }
 
-func (g *guest) Logs(context.Context) ([]execution.LogEntry, error) { return g.logs, nil }
+func (g *guest) Logs(context.Context) ([]execution.LogEntry, error) { return g.LogEntries, nil }
 
 func (g *guest) ListPorts(context.Context) ([]execution.Listener, bool, error) {
 	return []execution.Listener{
@@ -224,10 +64,10 @@ func (g *guest) ListPorts(context.Context) ([]execution.Listener, bool, error) {
 }
 
 func (g *guest) Run(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
-	g.mu.Lock()
-	g.runs = append(g.runs, req)
-	run := g.programs[req.Args[len(req.Args)-1]]
-	g.mu.Unlock()
+	g.Lock()
+	g.Runs = append(g.Runs, req)
+	run := g.Scripts[req.Args[len(req.Args)-1]]
+	g.Unlock()
 	if err := handle(execution.RunEvent{Started: true, PID: 7}); err != nil {
 		return execution.RunEnd{}, err
 	}
@@ -251,9 +91,9 @@ func (g *guest) EndProcess(ctx context.Context, id string) (execution.ProcessInf
 
 // Execute runs a program, as if in a context.
 func (g *guest) Execute(ctx context.Context, req execution.CellRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
-	g.mu.Lock()
-	g.cells = append(g.cells, req)
-	g.mu.Unlock()
+	g.Lock()
+	g.Cells = append(g.Cells, req)
+	g.Unlock()
 	if req.Context != "" && req.Context != "c1" {
 		return execution.RunEnd{}, sandbox.Errorf(sandbox.NotFound, "there is no such context")
 	}
@@ -285,7 +125,8 @@ func (g *guest) RestartContext(_ context.Context, id string) (execution.Context,
 }
 
 func (g *guest) InterruptContext(_ context.Context, id string) (bool, error) { return true, known(id) }
-func (g *guest) DeleteContext(_ context.Context, id string) error            { return known(id) }
+
+func (g *guest) DeleteContext(_ context.Context, id string) error { return known(id) }
 
 func known(id string) error {
 	if id != "c1" {
@@ -313,13 +154,13 @@ func (g *guest) entry(p string) (execution.Entry, error) {
 
 func (g *guest) ReadFile(ctx context.Context, p string, opts execution.ReadOptions) (*execution.FileBody, error) {
 	if p == "/dev/huge" {
-		return &execution.FileBody{Body: io.NopCloser(zeros{}), Size: hugeSize}, nil
+		return &execution.FileBody{Body: io.NopCloser(Zeros{}), Size: HugeSize}, nil
 	}
 	if p == "/broken" {
 		return &execution.FileBody{Body: io.NopCloser(strings.NewReader("half")), Size: 8}, nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	data, ok := g.files[p]
 	if !ok {
 		return nil, sandbox.Errorf(sandbox.NotFound, "there is no such file")
@@ -345,11 +186,13 @@ func (g *guest) ReadFile(ctx context.Context, p string, opts execution.ReadOptio
 	return &execution.FileBody{Body: io.NopCloser(bytes.NewReader(data)), Size: int64(len(data)), ModifiedAt: time.Unix(1e9, 0)}, nil
 }
 
-const hugeSize = 256 << 20
+// HugeSize is the size of the file /dev/huge in bytes.
+const HugeSize = 256 << 20
 
-type zeros struct{}
+// Zeros reads as zeros without end.
+type Zeros struct{}
 
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+func (Zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func (g *guest) WriteFile(ctx context.Context, p string, body io.Reader, size int64) (execution.Entry, error) {
 	if p == "/dev/null" {
@@ -364,15 +207,15 @@ func (g *guest) WriteFile(ctx context.Context, p string, body io.Reader, size in
 	if err != nil {
 		return execution.Entry{}, sandbox.Errorf(sandbox.Unavailable, "the upload broke").WithCause(err)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	g.files[p] = data
 	return g.entry(p)
 }
 
 func (g *guest) List(ctx context.Context, p string, depth int) ([]execution.Entry, bool, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	if e, err := g.entry(p); err != nil || e.Type != "directory" {
 		return nil, false, cmp.Or(err, error(sandbox.Errorf(sandbox.Invalid, "not a directory")))
 	}
@@ -390,14 +233,14 @@ func (g *guest) List(ctx context.Context, p string, depth int) ([]execution.Entr
 }
 
 func (g *guest) Stat(ctx context.Context, p string) (execution.Entry, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	return g.entry(p)
 }
 
 func (g *guest) MakeDir(ctx context.Context, p string) (execution.Entry, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	if e, err := g.entry(p); err == nil {
 		return e, sandbox.Errorf(sandbox.Conflict, "it exists")
 	}
@@ -406,8 +249,8 @@ func (g *guest) MakeDir(ctx context.Context, p string) (execution.Entry, error) 
 }
 
 func (g *guest) Move(ctx context.Context, source, destination string) (execution.Entry, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	data, ok := g.files[source]
 	if !ok {
 		return execution.Entry{}, sandbox.Errorf(sandbox.NotFound, "there is no such file")
@@ -418,8 +261,8 @@ func (g *guest) Move(ctx context.Context, source, destination string) (execution
 }
 
 func (g *guest) Remove(ctx context.Context, p string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.Lock()
+	defer g.Unlock()
 	if _, err := g.entry(p); err != nil {
 		return err
 	}
@@ -432,7 +275,15 @@ func (g *guest) Remove(ctx context.Context, p string) error {
 }
 
 func (g *guest) Close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed++
+	g.Lock()
+	defer g.Unlock()
+	g.Closed++
+}
+
+// Has reports whether there is a file.
+func (g *guest) Has(path string) bool {
+	g.Lock()
+	defer g.Unlock()
+	_, ok := g.files[path]
+	return ok
 }

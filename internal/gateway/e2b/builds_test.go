@@ -1,4 +1,4 @@
-package gateway_test
+package e2b_test
 
 import (
 	"fmt"
@@ -27,20 +27,21 @@ type e2bBuild struct {
 
 // What a build may be called and have.
 func TestE2BBuildRequests(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	key := f.key("t", sandbox.RoleDeveloper)
+	key := f.Key("t", sandbox.RoleDeveloper)
 	for body, want := range map[string]string{
 		`{"name":"web"}`: "[default]", `{"name":"Web:V1"}`: "[v1]", `{"alias":"web","tags":["a","default","a"]}`: "[a default]",
 		`{"name":"web:x","tags":["y"],"cpuCount":2,"memoryMB":1024,"minFreeDiskMb":0}`: "[x y]",
 	} {
 		var d e2bDraft
-		f.e2b(key, "POST", "/v3/templates", body).into(t, 202, &d)
+		f.E2B(key, "POST", "/v3/templates", body).Into(t, 202, &d)
 		if got := fmt.Sprint(d.Tags); got != want || d.TemplateID != "web" || len(d.BuildID) != 36 || d.Names[0] != "web" {
 			t.Errorf("%s: %+v", body, d)
 		}
 	}
 	var old e2bDraft
-	f.e2b(key, "POST", "/v2/templates", `{"alias":"web","cpuCount":2,"memoryMB":1024}`).into(t, 202, &old)
+	f.E2B(key, "POST", "/v2/templates", `{"alias":"web","cpuCount":2,"memoryMB":1024}`).Into(t, 202, &old)
 	if old.TemplateID != "web" || len(old.BuildID) != 36 {
 		t.Errorf("as older clients ask: %+v", old)
 	}
@@ -52,18 +53,19 @@ func TestE2BBuildRequests(t *testing.T) {
 		`{"name":"web","minFreeDiskMb":-1}`: 400, `{"name":"web","teamID":"x"}`: 400, `{"name":"web","unknown":1}`: 400,
 		`{"name":"` + strings.Repeat("a", 64) + `"}`: 400, `{"name":"` + strings.Repeat("a", 200) + `"}`: 400,
 	} {
-		if a := f.e2b(key, "POST", "/v3/templates", body); a.status != want || !isE2BError(a) {
-			t.Errorf("%s: %d %s", body, a.status, a.body)
+		if a := f.E2B(key, "POST", "/v3/templates", body); a.Status != want || !isE2BError(a) {
+			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 	}
 }
 
 // What a build is told to do, by whom, and what is told of it.
 func TestE2BBuildStarts(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	key, other := f.key("t", sandbox.RoleDeveloper), f.key("other", sandbox.RoleDeveloper)
+	key, other := f.Key("t", sandbox.RoleDeveloper), f.Key("other", sandbox.RoleDeveloper)
 	var d e2bDraft
-	f.e2b(key, "POST", "/v3/templates", `{"name":"web"}`).into(t, 202, &d)
+	f.E2B(key, "POST", "/v3/templates", `{"name":"web"}`).Into(t, 202, &d)
 	path := "/v2/templates/web/builds/" + d.BuildID
 	status := "/templates/web/builds/" + d.BuildID + "/status"
 	ok := `{"fromTemplate":"base","steps":[{"type":"ENV","args":["A","1"],"force":false}]}`
@@ -89,39 +91,39 @@ func TestE2BBuildStarts(t *testing.T) {
 		{key, path, ok, 202},
 		{key, path, ok, 400}, // it does not wait any more
 	} {
-		if a := f.e2b(tt.key, "POST", tt.path, tt.body); a.status != tt.want || tt.want != 202 && !isE2BError(a) {
-			t.Errorf("%s %s: %d %s", tt.path, tt.body, a.status, a.body)
+		if a := f.E2B(tt.key, "POST", tt.path, tt.body); a.Status != tt.want || tt.want != 202 && !isE2BError(a) {
+			t.Errorf("%s %s: %d %s", tt.path, tt.body, a.Status, a.Body)
 		}
 	}
 	for query, want := range map[string]int{"?limit=101": 400, "?logsOffset=-1": 400, "?level=loud": 400, "?unknown=1": 400, "?logsOffset=1000000": 200} {
-		if a := f.e2b(key, "GET", status+query, ""); a.status != want {
-			t.Errorf("%s: %d %s", query, a.status, a.body)
+		if a := f.E2B(key, "GET", status+query, ""); a.Status != want {
+			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}
 	for _, path := range []string{"/templates/web/builds/none/status", "/templates/web/builds/11111111-1111-1111-1111-111111111111/status", "/templates/else/builds/" + d.BuildID + "/status"} {
-		if a := f.e2b(key, "GET", path, ""); a.status != 400 || !isE2BError(a) {
-			t.Errorf("%s: %d %s", path, a.status, a.body)
+		if a := f.E2B(key, "GET", path, ""); a.Status != 400 || !isE2BError(a) {
+			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
 	}
-	foreign, absent := f.e2b(other, "GET", status, ""), f.e2b(other, "GET", strings.Replace(status, d.BuildID, "11111111-1111-1111-1111-111111111111", 1), "")
-	if foreign.status != 400 || strings.Replace(string(foreign.body), d.BuildID, "", 1) != strings.Replace(string(absent.body), "11111111-1111-1111-1111-111111111111", "", 1) {
-		t.Errorf("another tenant's: %s, one that is not there: %s", foreign.body, absent.body)
+	foreign, absent := f.E2B(other, "GET", status, ""), f.E2B(other, "GET", strings.Replace(status, d.BuildID, "11111111-1111-1111-1111-111111111111", 1), "")
+	if foreign.Status != 400 || strings.Replace(string(foreign.Body), d.BuildID, "", 1) != strings.Replace(string(absent.Body), "11111111-1111-1111-1111-111111111111", "", 1) {
+		t.Errorf("another tenant's: %s, one that is not there: %s", foreign.Body, absent.Body)
 	}
 	var b e2bBuild
 	for b.Status = "building"; b.Status == "building"; time.Sleep(time.Millisecond) { // the fake of what makes images fails every time
-		f.e2b(key, "GET", status, "").into(t, 200, &b)
+		f.E2B(key, "GET", status, "").Into(t, 200, &b)
 	}
 	if b.Status != "error" || b.Reason == nil || b.Reason.Step != "finalize" || len(b.Logs) != len(b.LogEntries) || b.LogEntries[0].Message != "[base] FROM base" {
 		t.Errorf("%+v", b)
 	}
 	var page e2bBuild
-	if f.e2b(key, "GET", status+"?logsOffset=1&limit=1", "").into(t, 200, &page); len(page.Logs) != 1 || page.Logs[0] != b.Logs[1] {
+	if f.E2B(key, "GET", status+"?logsOffset=1&limit=1", "").Into(t, 200, &page); len(page.Logs) != 1 || page.Logs[0] != b.Logs[1] {
 		t.Errorf("%+v", page)
 	}
-	if f.e2b(key, "GET", status+"?level=error", "").into(t, 200, &page); len(page.Logs) != 1 {
+	if f.E2B(key, "GET", status+"?level=error", "").Into(t, 200, &page); len(page.Logs) != 1 {
 		t.Errorf("%+v", page)
 	}
-	if n := f.sandboxes.live(); n != 0 {
+	if n := f.Sandboxes.Live(); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
 	}
 }
@@ -129,17 +131,18 @@ func TestE2BBuildStarts(t *testing.T) {
 // What is known of builds outlives the server; one that ran when it stopped has
 // failed.
 func TestE2BBuildsOutliveTheServer(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	kept := func(c *gateway.Config) { c.Builds = folder }
 	f := newFixture(t, kept)
-	key := f.key("t", sandbox.RoleDeveloper)
+	key := f.Key("t", sandbox.RoleDeveloper)
 	var ended, waits e2bDraft
-	f.e2b(key, "POST", "/v3/templates", `{"name":"web"}`).into(t, 202, &ended)
-	f.e2b(key, "POST", "/v3/templates", `{"name":"idle"}`).into(t, 202, &waits)
-	f.e2b(key, "POST", "/v2/templates/web/builds/"+ended.BuildID, `{"fromTemplate":"base","steps":[]}`)
+	f.E2B(key, "POST", "/v3/templates", `{"name":"web"}`).Into(t, 202, &ended)
+	f.E2B(key, "POST", "/v3/templates", `{"name":"idle"}`).Into(t, 202, &waits)
+	f.E2B(key, "POST", "/v2/templates/web/builds/"+ended.BuildID, `{"fromTemplate":"base","steps":[]}`)
 	var was e2bBuild
 	for was.Status = "building"; was.Status == "building"; time.Sleep(time.Millisecond) { // the fake of what makes images fails every time
-		f.e2b(key, "GET", "/templates/web/builds/"+ended.BuildID+"/status", "").into(t, 200, &was)
+		f.E2B(key, "GET", "/templates/web/builds/"+ended.BuildID+"/status", "").Into(t, 200, &was)
 	}
 	lost := strings.Replace(ended.BuildID, ended.BuildID[:8], "01234567", 1)
 	text, err := os.ReadFile(filepath.Join(folder, ended.BuildID+".json"))
@@ -153,31 +156,31 @@ func TestE2BBuildsOutliveTheServer(t *testing.T) {
 		}
 	}
 	next := newFixture(t, kept)
-	key, other := next.key("t", sandbox.RoleDeveloper), next.key("other", sandbox.RoleDeveloper)
+	key, other := next.Key("t", sandbox.RoleDeveloper), next.Key("other", sandbox.RoleDeveloper)
 	var is e2bBuild
-	next.e2b(key, "GET", "/templates/web/builds/"+ended.BuildID+"/status", "").into(t, 200, &is)
+	next.E2B(key, "GET", "/templates/web/builds/"+ended.BuildID+"/status", "").Into(t, 200, &is)
 	if is.Status != was.Status || fmt.Sprint(is.LogEntries) != fmt.Sprint(was.LogEntries) || is.Reason == nil || is.Reason.Message != was.Reason.Message {
 		t.Errorf("it was %+v and is %+v", was, is)
 	}
-	if a := next.e2b(other, "GET", "/templates/web/builds/"+ended.BuildID+"/status", ""); a.status != 400 {
-		t.Errorf("another tenant's: %d %s", a.status, a.body)
+	if a := next.E2B(other, "GET", "/templates/web/builds/"+ended.BuildID+"/status", ""); a.Status != 400 {
+		t.Errorf("another tenant's: %d %s", a.Status, a.Body)
 	}
-	next.e2b(key, "GET", "/templates/web/builds/"+lost+"/status", "").into(t, 200, &is)
+	next.E2B(key, "GET", "/templates/web/builds/"+lost+"/status", "").Into(t, 200, &is)
 	if is.Status != "error" || is.Reason == nil || !strings.Contains(is.Reason.Message, "the server stopped") {
 		t.Errorf("one that ran: %+v", is)
 	}
 	told := map[string]sandbox.EventKind{}
-	for _, e := range next.server.EndedBuilds(time.Now().Add(-time.Hour)) {
+	for _, e := range next.Server.EndedBuilds(time.Now().Add(-time.Hour)) {
 		told[e.Build] = e.Kind
 	}
 	if len(told) != 2 || told[ended.BuildID] != sandbox.EventTemplateFailed || told[lost] != sandbox.EventTemplateFailed {
 		t.Errorf("told is %v", told)
 	}
-	if later := next.server.EndedBuilds(time.Now().Add(time.Hour)); len(later) != 0 {
+	if later := next.Server.EndedBuilds(time.Now().Add(time.Hour)); len(later) != 0 {
 		t.Errorf("later ended %v", later)
 	}
-	if a := next.e2b(key, "POST", "/v2/templates/idle/builds/"+waits.BuildID, `{"fromTemplate":"base","steps":[]}`); a.status != 202 {
-		t.Errorf("one that waits: %d %s", a.status, a.body)
+	if a := next.E2B(key, "POST", "/v2/templates/idle/builds/"+waits.BuildID, `{"fromTemplate":"base","steps":[]}`); a.Status != 202 {
+		t.Errorf("one that waits: %d %s", a.Status, a.Body)
 	}
 	for _, name := range []string{"01234567-0000-4000-8000-000000000000.json", "notes.txt", "half"} {
 		if _, err := os.Stat(filepath.Join(folder, name)); err == nil {
@@ -188,20 +191,21 @@ func TestE2BBuildsOutliveTheServer(t *testing.T) {
 
 // Files are sent once, by a URL that is good for nothing else.
 func TestE2BBuildFiles(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	key, other := f.key("t", sandbox.RoleDeveloper), f.key("other", sandbox.RoleDeveloper)
-	f.e2b(key, "POST", "/v3/templates", `{"name":"web"}`)
+	key, other := f.Key("t", sandbox.RoleDeveloper), f.Key("other", sandbox.RoleDeveloper)
+	f.E2B(key, "POST", "/v3/templates", `{"name":"web"}`)
 	hash, second := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
 	for path, want := range map[string]int{
 		"/templates/web/files/short": 400, "/templates/web/files/" + strings.Repeat("AB", 32): 400,
 		"/templates/absent/files/" + hash: 404, "/templates/web/files/" + hash + "?x=1": 400,
 	} {
-		if a := f.e2b(key, "GET", path, ""); a.status != want || !isE2BError(a) {
-			t.Errorf("%s: %d %s", path, a.status, a.body)
+		if a := f.E2B(key, "GET", path, ""); a.Status != want || !isE2BError(a) {
+			t.Errorf("%s: %d %s", path, a.Status, a.Body)
 		}
 	}
-	if a := f.e2b(other, "GET", "/templates/web/files/"+hash, ""); a.status != 404 {
-		t.Errorf("another's template: %d %s", a.status, a.body)
+	if a := f.E2B(other, "GET", "/templates/web/files/"+hash, ""); a.Status != 404 {
+		t.Errorf("another's template: %d %s", a.Status, a.Body)
 	}
 	var at struct {
 		Present bool
@@ -209,7 +213,7 @@ func TestE2BBuildFiles(t *testing.T) {
 	}
 	ask := func(key, hash string, present bool) string {
 		t.Helper()
-		if f.e2b(key, "GET", "/templates/web/files/"+hash, "").into(t, 201, &at); at.Present != present {
+		if f.E2B(key, "GET", "/templates/web/files/"+hash, "").Into(t, 201, &at); at.Present != present {
 			t.Errorf("%s: %+v", hash, at)
 		}
 		return at.URL
@@ -220,17 +224,17 @@ func TestE2BBuildFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return f.raw(req).status
+		return f.Raw(req).Status
 	}
 	url := ask(key, hash, false)
-	for name, reader := range map[string]string{"a viewer": f.key("t", sandbox.RoleViewer), "who may only read": f.key("t", sandbox.RoleDeveloper, sandbox.ScopeRead)} {
-		if a := f.e2b(reader, "GET", "/templates/web/files/"+hash, ""); a.status != 403 {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
+	for name, reader := range map[string]string{"a viewer": f.Key("t", sandbox.RoleViewer), "who may only read": f.Key("t", sandbox.RoleDeveloper, sandbox.ScopeRead)} {
+		if a := f.E2B(reader, "GET", "/templates/web/files/"+hash, ""); a.Status != 403 {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
 		}
 	}
 	// A Sandbox can have the name that stands in the signature.
-	if a := f.with("POST", "/api/v1/sessions", `{"name":"templates"}`, "Authorization", "Bearer "+key); a.status != 201 {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a := f.With("POST", "/api/v1/sessions", `{"name":"templates"}`, "Authorization", "Bearer "+key); a.Status != 201 {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	if got := put(strings.Replace(url, "/templates/web/files/"+hash, "/api/v1/files", 1), "x"); got != 403 {
 		t.Errorf("into a sandbox: %d", got)
@@ -248,14 +252,15 @@ func TestE2BBuildFiles(t *testing.T) {
 	}
 	ask(key, hash, true)
 	ask(key, second, false)
-	f.e2b(other, "POST", "/v3/templates", `{"name":"web"}`)
+	f.E2B(other, "POST", "/v3/templates", `{"name":"web"}`)
 	ask(other, hash, false) // what another sent is not there
 }
 
 // Changes of templates, asked for wrongly or of what is not the caller's.
 func TestE2BTemplateChanges(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	key := f.key("t", sandbox.RoleDeveloper)
+	key := f.Key("t", sandbox.RoleDeveloper)
 	for _, tt := range []struct {
 		method, path, body string
 		want               int
@@ -280,18 +285,18 @@ func TestE2BTemplateChanges(t *testing.T) {
 		{"GET", "/templates/web/builds/none/logs", ``, 400},
 		{"PUT", "/templates/tags", ``, 405},
 	} {
-		if a := f.e2b(key, tt.method, tt.path, tt.body); a.status != tt.want || !isE2BError(a) {
-			t.Errorf("%s %s %s: %d %s", tt.method, tt.path, tt.body, a.status, a.body)
+		if a := f.E2B(key, tt.method, tt.path, tt.body); a.Status != tt.want || !isE2BError(a) {
+			t.Errorf("%s %s %s: %d %s", tt.method, tt.path, tt.body, a.Status, a.Body)
 		}
 	}
 	var d e2bDraft
-	f.e2b(key, "POST", "/v3/templates", `{"name":"web"}`).into(t, 202, &d)
-	if a := f.e2b(key, "DELETE", "/templates/web:v1", ""); a.status != 400 {
-		t.Errorf("a tag alone: %d %s", a.status, a.body)
+	f.E2B(key, "POST", "/v3/templates", `{"name":"web"}`).Into(t, 202, &d)
+	if a := f.E2B(key, "DELETE", "/templates/web:v1", ""); a.Status != 400 {
+		t.Errorf("a tag alone: %d %s", a.Status, a.Body)
 	}
 	for query, want := range map[string]int{"": 200, "?direction=up": 400, "?limit=101": 400, "?cursor=x": 400, "?source=else": 400, "?cursor=1&direction=backward&level=info&source=temporary": 200} {
-		if a := f.e2b(key, "GET", "/templates/web/builds/"+d.BuildID+"/logs"+query, ""); a.status != want {
-			t.Errorf("%s: %d %s", query, a.status, a.body)
+		if a := f.E2B(key, "GET", "/templates/web/builds/"+d.BuildID+"/logs"+query, ""); a.Status != want {
+			t.Errorf("%s: %d %s", query, a.Status, a.Body)
 		}
 	}
 }

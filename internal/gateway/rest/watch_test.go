@@ -1,4 +1,4 @@
-package gateway_test
+package rest_test
 
 import (
 	"context"
@@ -14,44 +14,47 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
 func TestChanges(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	path := "/api/v1/files/changes?path=.&sandbox_id=" + f.acquire()
+	path := "/api/v1/files/changes?path=.&sandbox_id=" + f.Acquire()
 	var got struct {
 		Cursor  string
 		Reset   bool
 		Changes []struct{ Type, Path, Cursor string }
 	}
-	f.do("GET", path, "").into(t, 200, &got)
+	f.Do("GET", path, "").Into(t, 200, &got)
 	if got.Cursor != "c-0" || got.Reset || len(got.Changes) != 0 {
 		t.Errorf("at first %+v", got)
 	}
-	f.do("GET", path+"&since=c-0", "").into(t, 200, &got)
+	f.Do("GET", path+"&since=c-0", "").Into(t, 200, &got)
 	if s := fmt.Sprint(got); s != "{c-1 false [{created /workspace/a c-1}]}" {
 		t.Errorf("then %s", s)
 	}
 }
 
 func TestWatchEvents(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	id := f.acquire()
+	id := f.Acquire()
 	go func() {
-		f.guest.changes <- created
-		f.guest.changes <- &execution.WatchEvent{Position: &execution.WatchPosition{Cursor: "d-0", Reset: true}}
-		f.guest.changes <- nil
+		f.Guest.Events <- gatewaytest.CreatedEvent
+		f.Guest.Events <- &execution.WatchEvent{Position: &execution.WatchPosition{Cursor: "d-0", Reset: true}}
+		f.Guest.Events <- nil
 	}()
-	a := f.do("GET", "/api/v1/files/watch?path=.&since=old&sandbox_id="+id, "")
+	a := f.Do("GET", "/api/v1/files/watch?path=.&since=old&sandbox_id="+id, "")
 	want := "event: start\ndata: {\"path\":\"/workspace\",\"cursor\":\"c-0\",\"reset\":true}\n\n" +
 		"id: c-1\nevent: change\ndata: {\"type\":\"created\",\"path\":\"/workspace/a\",\"cursor\":\"c-1\"}\n\n" +
 		"id: d-0\nevent: reset\ndata: {\"path\":\"/workspace\",\"cursor\":\"d-0\",\"reset\":true}\n\n" +
 		"event: error\ndata: {\"error\":{\"code\":\"not_found\",\"message\":\"it is not there any more\"}}\n\n"
-	if a.status != 200 || string(a.body) != want {
-		t.Errorf("%d\n%s\nwant\n%s", a.status, a.body, want)
+	if a.Status != 200 || string(a.Body) != want {
+		t.Errorf("%d\n%s\nwant\n%s", a.Status, a.Body, want)
 	}
-	if a := f.do("HEAD", "/api/v1/files/watch?path=.&sandbox_id="+id, ""); a.status != 200 || len(a.body) != 0 {
-		t.Errorf("HEAD: %d %s", a.status, a.body)
+	if a := f.Do("HEAD", "/api/v1/files/watch?path=.&sandbox_id="+id, ""); a.Status != 200 || len(a.Body) != 0 {
+		t.Errorf("HEAD: %d %s", a.Status, a.Body)
 	}
 }
 
@@ -65,7 +68,7 @@ type watched struct {
 func (f *fixture) watch(ctx context.Context, t *testing.T, url, query string) *websocket.Conn {
 	t.Helper()
 	conn, resp, err := websocket.Dial(ctx, url+"/api/v1/files/watch?path=."+query, &websocket.DialOptions{
-		HTTPClient: f.client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
+		HTTPClient: f.Client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.Token}},
 	})
 	if err != nil {
 		t.Fatalf("%v %v", resp, err)
@@ -83,19 +86,20 @@ func next(ctx context.Context, t *testing.T, conn *websocket.Conn) (w watched) {
 }
 
 func TestWatchSocket(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	query := "&sandbox_id=" + f.acquire()
-	conn := f.watch(ctx, t, f.url, query)
+	query := "&sandbox_id=" + f.Acquire()
+	conn := f.watch(ctx, t, f.URL, query)
 	if w := next(ctx, t, conn); w.Event != "start" || w.Path != "/workspace" || w.Cursor != "c-0" {
 		t.Errorf("first %+v", w)
 	}
-	f.guest.changes <- created
+	f.Guest.Events <- gatewaytest.CreatedEvent
 	if w := next(ctx, t, conn); w.Event != "change" || w.Type != "created" || w.Cursor != "c-1" {
 		t.Errorf("then %+v", w)
 	}
-	f.guest.changes <- nil
+	f.Guest.Events <- nil
 	if w := next(ctx, t, conn); w.Event != "error" || w.Error == nil || w.Error.Code != "not_found" {
 		t.Errorf("the end %+v", w)
 	}
@@ -116,15 +120,15 @@ func TestWatchSocket(t *testing.T) {
 			return nil
 		},
 	} {
-		conn := f.watch(ctx, t, f.url, query)
+		conn := f.watch(ctx, t, f.URL, query)
 		next(ctx, t, conn)
 		if err := leave(conn); err != nil {
 			t.Error(err)
 		}
 	}
-	waitFor(t, "all are logged", func() bool { return strings.Count(f.logs.String(), `"route":"/api/v1/files/watch"`) == 4 })
-	_, resp, err := websocket.Dial(ctx, f.url+"/api/v1/files/watch?path=/none"+query, &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
+	gatewaytest.WaitFor(t, "all are logged", func() bool { return strings.Count(f.Logs.String(), `"route":"/api/v1/files/watch"`) == 4 })
+	_, resp, err := websocket.Dial(ctx, f.URL+"/api/v1/files/watch?path=/none"+query, &websocket.DialOptions{
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + f.Token}},
 	})
 	if err == nil || resp == nil || resp.StatusCode != 404 {
 		t.Errorf("a directory that is not there: %v %v", resp, err)
@@ -135,12 +139,12 @@ func TestWatchSocket(t *testing.T) {
 // the drain.
 func TestDrainEndsSockets(t *testing.T) {
 	f := newFixture(t, func(c *gateway.Config) { c.Drain = 50 * time.Millisecond })
-	id := f.acquire()
+	id := f.Acquire()
 	ignore := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	addr, stop := f.serve()
-	f.client = &http.Client{Transport: &http.Transport{}}
+	addr, stop := f.Serve()
+	f.Client = &http.Client{Transport: &http.Transport{}}
 	conn := f.watch(ctx, t, "http://"+addr.String(), "&sandbox_id="+id)
 	next(ctx, t, conn)
 	stopped := make(chan struct{})
@@ -152,6 +156,6 @@ func TestDrainEndsSockets(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 	<-stopped
-	f.client.CloseIdleConnections()
-	leavesNothing(t, ignore)
+	f.Client.CloseIdleConnections()
+	gatewaytest.LeavesNothing(t, ignore)
 }

@@ -1,4 +1,4 @@
-package gateway_test
+package rpc_test
 
 import (
 	"bytes"
@@ -24,7 +24,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1/filev1connect"
 	processv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/process/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/process/v1/processv1connect"
-	rpcv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1/sandboxv1connect"
 	healthv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/grpc/health/v1"
@@ -33,52 +32,24 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// protocols are the ways to make the same call. gRPC needs HTTP/2; the others go
-// by HTTP/1.1 here.
-var protocols = map[string][]connect.ClientOption{
-	"connect":      nil,
-	"connect json": {connect.WithProtoJSON()},
-	"grpc":         {connect.WithGRPC()},
-	"grpc-web":     {connect.WithGRPCWeb()},
-}
+// fixture is a gateway over the core, with what these tests do with it.
+type fixture struct{ *gatewaytest.Fixture }
 
-// caller adds a token to everything it sends.
-type caller struct {
-	http.RoundTripper
-	token string
-}
-
-func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
-	if c.token != "" {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	return c.RoundTripper.RoundTrip(r)
-}
-
-// callClient is one that speaks a protocol to a running gateway.
-func callClient(t testing.TB, token, protocol string) *http.Client {
-	p := new(http.Protocols)
-	p.SetHTTP1(protocol != "grpc")
-	p.SetUnencryptedHTTP2(protocol == "grpc")
-	transport := &http.Transport{Protocols: p}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: caller{transport, token}}
-}
-
-func calls(t testing.TB, url, token, protocol string) sandboxv1connect.SandboxServiceClient {
-	return sandboxv1connect.NewSandboxServiceClient(callClient(t, token, protocol), url, protocols[protocol]...)
+func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
+	return &fixture{gatewaytest.New(t, change...)}
 }
 
 func TestCallsDoWhatRESTDoes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	for protocol := range protocols {
+	for protocol := range gatewaytest.Protocols {
 		t.Run(protocol, func(t *testing.T) {
-			c := calls(t, "http://"+addr.String(), f.token, protocol)
+			c := gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, protocol)
 			seconds := 90.5
 			created, err := c.Create(t.Context(), connect.NewRequest(&sandboxv1.CreateRequest{
 				Name: "mine", TimeoutSeconds: &seconds, IdleTimeoutSeconds: 5, Metadata: map[string]string{"a": "b"},
@@ -149,27 +120,12 @@ func executes(t *testing.T, c sandboxv1connect.SandboxServiceClient, id string) 
 	}
 }
 
-// told is the code that REST would give, by the detail of an error.
-func told(err error) (sandbox.Code, *rpcv1.Failure) {
-	var e *connect.Error
-	if !errors.As(err, &e) {
-		return "", nil
-	}
-	for _, d := range e.Details() {
-		if v, err := d.Value(); err == nil {
-			if f, ok := v.(*rpcv1.Failure); ok {
-				return sandbox.Code(f.Code), f
-			}
-		}
-	}
-	return "", nil
-}
-
 func TestCallsRefuse(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	mine := f.acquire()
+	mine := f.Acquire()
 	unknown := &sandboxv1.CreateRequest{Resources: &sandboxv1.Resources{}}
 	unknown.Resources.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1})
 	create := func(m *sandboxv1.CreateRequest) func(sandboxv1connect.SandboxServiceClient) error {
@@ -278,18 +234,18 @@ func TestCallsRefuse(t *testing.T) {
 		{"a large message", create(&sandboxv1.CreateRequest{Cwd: strings.Repeat("x", 2<<20)}), sandbox.TooLarge, connect.CodeOutOfRange, "the body has more than"},
 		{"an absent sandbox", execute(&sandboxv1.ExecuteRequest{SandboxId: "none", Code: "x", Language: "bash"}), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 	} {
-		for protocol := range protocols {
+		for protocol := range gatewaytest.Protocols {
 			if tt.name == "an unknown field" && protocol == "connect json" {
 				continue // it cannot be written
 			}
-			err := tt.call(calls(t, "http://"+addr.String(), f.token, protocol))
-			code, failure := told(err)
+			err := tt.call(gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, protocol))
+			code, failure := gatewaytest.CodeOf(err)
 			if code != tt.code || connect.CodeOf(err) != tt.wire || !strings.Contains(failure.GetMessage(), tt.words) || !strings.Contains(err.Error(), tt.words) {
 				t.Errorf("%s by %s: %v, %q, %v", tt.name, protocol, connect.CodeOf(err), code, err)
 			}
 		}
 	}
-	if n := f.sandboxes.live(); n != 1 {
+	if n := f.Sandboxes.Live(); n != 1 {
 		t.Errorf("there are %d sandboxes", n)
 	}
 }
@@ -316,12 +272,12 @@ func followed(t *testing.T, c processv1connect.ProcessServiceClient, req *proces
 
 func TestProcessesByCalls(t *testing.T) {
 	f := newFixture(t)
-	id := f.withProcesses()
-	addr, stop := f.serve()
+	id := f.WithProcesses()
+	addr, stop := f.Serve()
 	defer stop()
-	for protocol := range protocols {
+	for protocol := range gatewaytest.Protocols {
 		t.Run(protocol, func(t *testing.T) {
-			c := processv1connect.NewProcessServiceClient(callClient(t, f.token, protocol), "http://"+addr.String(), protocols[protocol]...)
+			c := processv1connect.NewProcessServiceClient(gatewaytest.HTTPClient(t, f.Token, protocol), "http://"+addr.String(), gatewaytest.Protocols[protocol]...)
 			got, err := c.Start(t.Context(), connect.NewRequest(&processv1.StartRequest{SandboxId: id, Command: "echo out; echo err >&2; exit 3"}))
 			if err != nil {
 				t.Fatal(err)
@@ -399,7 +355,7 @@ func refusesProcesses(t *testing.T, c processv1connect.ProcessServiceClient, id 
 		{"a strange condition", wait, sandbox.Invalid, "for"},
 		{"large input", input, sandbox.TooLarge, "bytes"},
 	} {
-		if code, failure := told(tt.err); code != tt.code || !strings.Contains(failure.GetMessage(), tt.words) {
+		if code, failure := gatewaytest.CodeOf(tt.err); code != tt.code || !strings.Contains(failure.GetMessage(), tt.words) {
 			t.Errorf("%s: %v", tt.name, tt.err)
 		}
 	}
@@ -408,12 +364,13 @@ func refusesProcesses(t *testing.T, c processv1connect.ProcessServiceClient, id 
 // Each answer of another's Sandbox is that of an absent one, and nobody without a
 // token gets any.
 func TestCallsKnowTheirTenant(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	mine := f.acquire()
-	for protocol := range protocols {
-		other := calls(t, "http://"+addr.String(), f.mint("other"), protocol)
+	mine := f.Acquire()
+	for protocol := range gatewaytest.Protocols {
+		other := gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Mint("other"), protocol)
 		said := map[string]string{}
 		for _, id := range []string{mine, sandbox.NewSandboxID()} {
 			var all []string
@@ -439,9 +396,9 @@ func TestCallsKnowTheirTenant(t *testing.T) {
 		if said[mine] == "" || len(slices.Compact(slices.Sorted(maps.Values(said)))) != 1 {
 			t.Errorf("%s: another's answers otherwise than an absent one: %q", protocol, said)
 		}
-		for _, token := range []string{"", "nonsense", f.token + "x"} {
-			_, err := calls(t, "http://"+addr.String(), token, protocol).List(t.Context(), connect.NewRequest(&sandboxv1.ListRequest{}))
-			if code, _ := told(err); code != sandbox.Anonymous || connect.CodeOf(err) != connect.CodeUnauthenticated {
+		for _, token := range []string{"", "nonsense", f.Token + "x"} {
+			_, err := gatewaytest.SandboxClient(t, "http://"+addr.String(), token, protocol).List(t.Context(), connect.NewRequest(&sandboxv1.ListRequest{}))
+			if code, _ := gatewaytest.CodeOf(err); code != sandbox.Anonymous || connect.CodeOf(err) != connect.CodeUnauthenticated {
 				t.Errorf("%s with token %.10q: %v", protocol, token, err)
 			}
 		}
@@ -451,16 +408,17 @@ func TestCallsKnowTheirTenant(t *testing.T) {
 // API keys open calls as they open REST, for what their scopes say, and limits
 // count them.
 func TestCallsKnowKeysAndLimits(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {
 		c.Limits = ratelimit.Rules{ratelimit.Execute: {PerSecond: 0.001, Burst: 1}, ratelimit.Write: {PerSecond: 0.001, Burst: 1}}
 	})
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	for protocol := range protocols {
-		reader, writer := f.key("acme", sandbox.RoleDeveloper, sandbox.ScopeRead), f.key("acme", sandbox.RoleDeveloper, sandbox.ScopeWrite)
+	for protocol := range gatewaytest.Protocols {
+		reader, writer := f.Key("acme", sandbox.RoleDeveloper, sandbox.ScopeRead), f.Key("acme", sandbox.RoleDeveloper, sandbox.ScopeWrite)
 		url := "http://" + addr.String()
-		w, r := calls(t, url, writer, protocol), calls(t, url, reader, protocol)
-		processes := processv1connect.NewProcessServiceClient(callClient(t, reader, protocol), url, protocols[protocol]...)
+		w, r := gatewaytest.SandboxClient(t, url, writer, protocol), gatewaytest.SandboxClient(t, url, reader, protocol)
+		processes := processv1connect.NewProcessServiceClient(gatewaytest.HTTPClient(t, reader, protocol), url, gatewaytest.Protocols[protocol]...)
 		sb, err := w.Create(t.Context(), connect.NewRequest(&sandboxv1.CreateRequest{}))
 		if err != nil {
 			t.Fatal(err)
@@ -468,7 +426,7 @@ func TestCallsKnowKeysAndLimits(t *testing.T) {
 		id := sb.Msg.Sandbox.SandboxId
 		denied := func(what string, err error) {
 			t.Helper()
-			if code, failure := told(err); code != sandbox.Denied || !strings.Contains(failure.GetMessage(), "scope") {
+			if code, failure := gatewaytest.CodeOf(err); code != sandbox.Denied || !strings.Contains(failure.GetMessage(), "scope") {
 				t.Errorf("%s by %s: %v", what, protocol, err)
 			}
 		}
@@ -484,7 +442,7 @@ func TestCallsKnowKeysAndLimits(t *testing.T) {
 		_, err = w.List(t.Context(), connect.NewRequest(&sandboxv1.ListRequest{}))
 		denied("a writer's list", err)
 		_, err = processes.Get(t.Context(), connect.NewRequest(&processv1.GetRequest{SandboxId: "none", ProcessId: "x"}))
-		if code, _ := told(err); code != sandbox.NotFound {
+		if code, _ := gatewaytest.CodeOf(err); code != sandbox.NotFound {
 			t.Errorf("a reader's process: %v", err)
 		}
 
@@ -496,7 +454,7 @@ func TestCallsKnowKeysAndLimits(t *testing.T) {
 			t.Error(err)
 		}
 		err = touch()
-		code, failure := told(err)
+		code, failure := gatewaytest.CodeOf(err)
 		if code != sandbox.Exhausted || failure.GetRetryAfter().AsDuration() < time.Second || connect.CodeOf(err) != connect.CodeResourceExhausted {
 			t.Errorf("beyond the limit, by %s: %v, retry after %v", protocol, err, failure.GetRetryAfter())
 		}
@@ -507,7 +465,7 @@ func TestCallsKnowKeysAndLimits(t *testing.T) {
 			}
 			err = errors.Join(s.Err(), s.Close())
 		}
-		if code, _ := told(err); code != sandbox.Exhausted {
+		if code, _ := gatewaytest.CodeOf(err); code != sandbox.Exhausted {
 			t.Errorf("a second execution, by %s: %v", protocol, err)
 		}
 	}
@@ -515,19 +473,20 @@ func TestCallsKnowKeysAndLimits(t *testing.T) {
 
 // Cancelling a call, and its deadline, end the code.
 func TestCancelledCalls(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	id := f.acquire()
+	id := f.Acquire()
 	began, left := make(chan struct{}, 100), make(chan struct{}, 100)
-	f.guest.programs["wait"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
+	f.Guest.Scripts["wait"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
 		began <- struct{}{}
 		<-ctx.Done()
 		left <- struct{}{}
 		return execution.RunEnd{}, ctx.Err()
 	}
-	for protocol := range protocols {
-		c := calls(t, "http://"+addr.String(), f.token, protocol)
+	for protocol := range gatewaytest.Protocols {
+		c := gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, protocol)
 		ctx, cancel := context.WithCancel(t.Context())
 		s, err := c.Execute(ctx, connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Code: "wait", Language: "bash"}))
 		if err != nil {
@@ -542,14 +501,14 @@ func TestCancelledCalls(t *testing.T) {
 			t.Errorf("%s: %v", protocol, s.Err())
 		}
 		_ = s.Close()
-		waitFor(t, "the log says that the client left", func() bool {
-			return strings.Contains(f.logs.String(), `"status":499`)
+		gatewaytest.WaitFor(t, "the log says that the client left", func() bool {
+			return strings.Contains(f.Logs.String(), `"status":499`)
 		})
-		f.logs.reset()
+		f.Logs.Reset()
 	}
 	for limit := 100 * time.Millisecond; len(began) == 0; limit *= 2 { // its time may be over before it arrives
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		s, err := calls(t, "http://"+addr.String(), f.token, "grpc").Execute(ctx, connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Code: "wait", Language: "bash"}))
+		s, err := gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, "grpc").Execute(ctx, connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Code: "wait", Language: "bash"}))
 		if err == nil {
 			for s.Receive() {
 			}
@@ -565,10 +524,11 @@ func TestCancelledCalls(t *testing.T) {
 
 // gRPC's tools find out what is served, without a token.
 func TestReflection(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	defer stop()
-	client := grpcreflect.NewClient(callClient(t, "", "grpc"), "http://"+addr.String(), connect.WithGRPC())
+	client := grpcreflect.NewClient(gatewaytest.HTTPClient(t, "", "grpc"), "http://"+addr.String(), connect.WithGRPC())
 	stream := client.NewStream(t.Context())
 	defer stream.Close()
 	names, err := stream.ListServices()
@@ -589,9 +549,10 @@ func TestReflection(t *testing.T) {
 
 // Health says what /ready says, and a drain at once.
 func TestHealthFollowsReady(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) { c.Drain = 2 * time.Minute })
-	addr, stop := f.serve()
-	c := healthv1connect.NewHealthClient(callClient(t, "", "grpc"), "http://"+addr.String(), connect.WithGRPC())
+	addr, stop := f.Serve()
+	c := healthv1connect.NewHealthClient(gatewaytest.HTTPClient(t, "", "grpc"), "http://"+addr.String(), connect.WithGRPC())
 	check := func(service string) (healthv1.HealthCheckResponse_ServingStatus, error) {
 		r, err := c.Check(t.Context(), connect.NewRequest(&healthv1.HealthCheckRequest{Service: service}))
 		if err != nil {
@@ -619,9 +580,9 @@ func TestHealthFollowsReady(t *testing.T) {
 		}
 	}
 	unready := func(reasons ...string) {
-		f.nodes.mu.Lock()
-		defer f.nodes.mu.Unlock()
-		f.nodes.notReady = reasons
+		f.Nodes.Lock()
+		defer f.Nodes.Unlock()
+		f.Nodes.NotReady = reasons
 	}
 	says(healthv1.HealthCheckResponse_SERVING)
 	unready("the pool is empty")
@@ -644,15 +605,16 @@ func TestHealthFollowsReady(t *testing.T) {
 
 // An execution that outlasts the drain is told why it ends.
 func TestDrainEndsCalls(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) { c.Drain = 100 * time.Millisecond })
-	addr, stop := f.serve()
+	addr, stop := f.Serve()
 	began := make(chan struct{})
-	f.guest.programs["stuck"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
+	f.Guest.Scripts["stuck"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
 		close(began)
 		<-ctx.Done()
 		return execution.RunEnd{}, ctx.Err()
 	}
-	s, err := calls(t, "http://"+addr.String(), f.token, "grpc").Execute(t.Context(), connect.NewRequest(&sandboxv1.ExecuteRequest{Code: "stuck", Language: "bash"}))
+	s, err := gatewaytest.SandboxClient(t, "http://"+addr.String(), f.Token, "grpc").Execute(t.Context(), connect.NewRequest(&sandboxv1.ExecuteRequest{Code: "stuck", Language: "bash"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -660,17 +622,18 @@ func TestDrainEndsCalls(t *testing.T) {
 	stop()
 	for s.Receive() {
 	}
-	if code, failure := told(s.Err()); code != sandbox.Unavailable || !strings.Contains(failure.GetMessage(), "shutting down") {
+	if code, failure := gatewaytest.CodeOf(s.Err()); code != sandbox.Unavailable || !strings.Contains(failure.GetMessage(), "shutting down") {
 		t.Errorf("%v", s.Err())
 	}
 	_ = s.Close()
-	if f.sandboxes.live() != 0 {
+	if f.Sandboxes.Live() != 0 {
 		t.Error("a borrowed sandbox is left")
 	}
 }
 
 // What is no call is refused without harm, and counted as such.
 func TestMalformedCalls(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	get := "/" + sandboxv1connect.SandboxServiceName + "/Get"
 	for _, tt := range []struct {
@@ -692,16 +655,16 @@ func TestMalformedCalls(t *testing.T) {
 		{"text/plain", "x", 415, ""},
 		{"", "", 415, ""},
 	} {
-		req, err := http.NewRequest("POST", f.url+get, strings.NewReader(tt.body))
+		req, err := http.NewRequest("POST", f.URL+get, strings.NewReader(tt.body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Authorization", "Bearer "+f.token)
+		req.Header.Set("Authorization", "Bearer "+f.Token)
 		if tt.kind != "" {
 			req.Header.Set("Content-Type", tt.kind)
 		}
-		f.logs.reset()
-		resp, err := f.client.Do(req)
+		f.Logs.Reset()
+		resp, err := f.Client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -711,14 +674,14 @@ func TestMalformedCalls(t *testing.T) {
 		if resp.StatusCode != tt.status || tt.grpc != "" && (status == "" || status == "0") {
 			t.Errorf("%s %q: %d, gRPC status %q, %s", tt.kind, tt.body, resp.StatusCode, status, body)
 		}
-		waitFor(t, "its line in the log", func() bool { return strings.Contains(f.logs.String(), `"code":"`) })
-		if !strings.Contains(f.logs.String(), `"status":400`) {
-			t.Errorf("%s %q is logged as %s", tt.kind, tt.body, f.logs)
+		gatewaytest.WaitFor(t, "its line in the log", func() bool { return strings.Contains(f.Logs.String(), `"code":"`) })
+		if !strings.Contains(f.Logs.String(), `"status":400`) {
+			t.Errorf("%s %q is logged as %s", tt.kind, tt.body, f.Logs)
 		}
 	}
-	a := f.do("GET", get, "")
-	if a.status != 405 || a.header.Get("Allow") != "POST" {
-		t.Errorf("GET answers %d", a.status)
+	a := f.Do("GET", get, "")
+	if a.Status != 405 || a.Header.Get("Allow") != "POST" {
+		t.Errorf("GET answers %d", a.Status)
 	}
 }
 
@@ -734,32 +697,32 @@ func FuzzCalls(f *testing.F) {
 	f.Add(byte(1), byte(6), raw)
 	f.Add(byte(2), byte(6), append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(raw))), raw...))
 	f.Add(byte(5), byte(6), []byte("\x00\x00\x00\x00\x02{}\x02\x00\x00\x00\x00"))
-	other := x.mint("other")
+	other := x.Mint("other")
 	var procedures []string
 	for _, s := range rpc.Services(&rpc.API{}) {
 		procedures = append(procedures, s.Procedures...)
 	}
 	f.Fuzz(func(t *testing.T, kind, procedure byte, body []byte) {
 		path := procedures[int(procedure)%len(procedures)]
-		req, err := http.NewRequest("POST", x.url+path, bytes.NewReader(body))
+		req, err := http.NewRequest("POST", x.URL+path, bytes.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		token := x.token
+		token := x.Token
 		if !strings.Contains(path, "sandbox.v1") { // of one who has no sandbox: nothing is started here
 			token = other
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 		req.Header.Set("Content-Type", kinds[int(kind)%len(kinds)])
-		x.logs.reset()
-		resp, err := x.client.Do(req)
+		x.Logs.Reset()
+		resp, err := x.Client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode >= 500 && resp.StatusCode != 501 || strings.Contains(x.logs.String(), `"level":"ERROR"`) {
-			t.Errorf("%d: %s", resp.StatusCode, x.logs)
+		if resp.StatusCode >= 500 && resp.StatusCode != 501 || strings.Contains(x.Logs.String(), `"level":"ERROR"`) {
+			t.Errorf("%d: %s", resp.StatusCode, x.Logs)
 		}
 	})
 }
