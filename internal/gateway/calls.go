@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/context/v1/contextv1connect"
@@ -120,12 +121,12 @@ func (s *Server) callRoutes() []route {
 	var names []string
 	for _, service := range s.services {
 		names = append(names, service.Name)
-		for _, path := range service.Procedures {
+		for path, handler := range service.Calls {
 			p, ok := procedures[path]
 			if !ok {
 				panic(fmt.Sprintf("gateway: the procedure %s has no operation in the catalogue", path))
 			}
-			all = append(all, route{binding{"POST", path, p.op, call(service.Handler)}, connectDoor, p.maxBody})
+			all = append(all, route{binding{"POST", path, p.op, call(handler)}, connectDoor, p.maxBody})
 		}
 	}
 	health := internalrpc.Health{
@@ -136,6 +137,21 @@ func (s *Server) callRoutes() []route {
 		all = append(all, connectDoor.through(binding{"POST", path, catalogue.UseTool, call(handler)})...)
 	}
 	return all
+}
+
+// unaryCalls are the operations of the calls that carry out the same function as REST.
+func unaryCalls(a *rest.API) map[string]rpc.Unary {
+	functions := map[*catalogue.Operation]rpc.Unary{}
+	for _, u := range unaries(a) {
+		functions[u.op] = rpc.Unary{Unary: u.do, HasID: strings.Contains(u.path, "{")}
+	}
+	calls := map[string]rpc.Unary{}
+	for path, p := range procedures {
+		if f, ok := functions[p.op]; ok {
+			calls[path] = f
+		}
+	}
+	return calls
 }
 
 // call makes h a rest.Handler.

@@ -56,10 +56,14 @@ func (rt route) name() string {
 // routes are the URLs of our own API.
 func (s *Server) routes() []route {
 	a := s.api
-	return restDoor.through(slices.Concat(
+	all := slices.Concat(
 		s.ownRoutes(), accountRoutes(a), sessionRoutes(a), snapshotRoutes(a),
-		runRoutes(a), fileRoutes(a), gitRoutes(a), templateRoutes(a),
-	)...)
+		runRoutes(a), fileRoutes(a), templateRoutes(a),
+	)
+	for _, u := range unaries(a) {
+		all = append(all, binding{u.method, u.path, u.op, u.do.Answer})
+	}
+	return restDoor.through(all...)
 }
 
 // ownRoutes are the gateway's own pages and probes.
@@ -80,8 +84,8 @@ func (s *Server) ownRoutes() []binding {
 	}
 }
 
-// accountRoutes are a Tenant's quota, usage, users, keys, secrets, volumes and audit
-// log, and the operators' routes.
+// accountRoutes are a Tenant's quota, usage, users and audit log, and the operators'
+// routes.
 func accountRoutes(a *rest.API) []binding {
 	return []binding{
 		{"GET", "/api/v1/quota", catalogue.ReadQuota, a.ReadQuota},
@@ -106,18 +110,6 @@ func accountRoutes(a *rest.API) []binding {
 		{"DELETE", "/api/v1/users/{user}", catalogue.DeleteUser, a.DeleteUser},
 		{"GET", "/api/v1/nodes", catalogue.ListNodes, a.ListNodes},
 		{"GET", "/api/v1/nodes/{name}", catalogue.GetNode, a.GetNode},
-		{"GET", "/api/v1/keys", catalogue.ListKeys, a.ListKeys},
-		{"POST", "/api/v1/keys", catalogue.CreateKey, a.CreateKey},
-		{"DELETE", "/api/v1/keys/{id}", catalogue.DeleteKey, a.DeleteKey},
-		{"POST", "/api/v1/keys/{id}/rotate", catalogue.RotateKey, a.RotateKey},
-		{"GET", "/api/v1/secrets", catalogue.ListSecrets, a.ListSecrets},
-		{"POST", "/api/v1/secrets", catalogue.CreateSecret, a.CreateSecret},
-		{"PUT", "/api/v1/secrets/{id}", catalogue.ReplaceSecret, a.ReplaceSecret},
-		{"DELETE", "/api/v1/secrets/{id}", catalogue.DeleteSecret, a.DeleteSecret},
-		{"GET", "/api/v1/volumes", catalogue.ListVolumes, a.ListVolumes},
-		{"POST", "/api/v1/volumes", catalogue.CreateVolume, a.CreateVolume},
-		{"GET", "/api/v1/volumes/{id}", catalogue.GetVolume, a.GetVolume},
-		{"DELETE", "/api/v1/volumes/{id}", catalogue.DeleteVolume, a.DeleteVolume},
 		{"GET", "/api/v1/audit", catalogue.ReadAudit, a.ReadAudit},
 	}
 }
@@ -125,19 +117,10 @@ func accountRoutes(a *rest.API) []binding {
 // sessionRoutes are Sessions, and the pool in front of them.
 func sessionRoutes(a *rest.API) []binding {
 	return []binding{
-		{"POST", "/api/v1/sandbox/acquire", catalogue.AcquireSandbox, a.Acquire},
-		{"POST", "/api/v1/sandbox/release", catalogue.ReleaseSandbox, a.Release},
 		{"GET", "/api/v1/sandbox/stats", catalogue.GetStats, a.Stats},
-		{"GET", "/api/v1/sessions", catalogue.ListSessions, a.ListSessions},
-		{"POST", "/api/v1/sessions", catalogue.CreateSession, a.CreateSession},
-		{"GET", "/api/v1/sessions/{id}", catalogue.GetSession, a.GetSession},
-		{"PATCH", "/api/v1/sessions/{id}", catalogue.UpdateSession, a.UpdateSession},
-		{"DELETE", "/api/v1/sessions/{id}", catalogue.DeleteSession, a.DeleteSession},
 		{"GET", "/api/v1/sessions/{id}/network/log", catalogue.ReadNetworkLog, a.NetworkLog},
 		{"GET", "/api/v1/sessions/{id}/ports", catalogue.ListPorts, a.ListPorts},
 		{"GET", "/api/v1/sessions/{id}/ports/{port}/connect", catalogue.ConnectPort, a.ConnectPort},
-		{"POST", "/api/v1/sessions/{id}/timeout", catalogue.SetSessionTimeout, a.SetTimeout},
-		{"POST", "/api/v1/sessions/{id}/touch", catalogue.TouchSession, a.TouchSession},
 		{"GET", "/api/v1/sessions/{id}/ports/{port}", catalogue.GetPort, a.GetPort},
 		{"PUT", "/api/v1/sessions/{id}/ports/{port}", catalogue.SetPort, a.SetPort},
 		{"POST", "/api/v1/sessions/{id}/ports/{port}/sign", catalogue.SignPort, a.SignPort},
@@ -147,12 +130,6 @@ func sessionRoutes(a *rest.API) []binding {
 // snapshotRoutes save and restore Sessions.
 func snapshotRoutes(a *rest.API) []binding {
 	return []binding{
-		{"POST", "/api/v1/sessions/{id}/pause", catalogue.PauseSession, a.PauseSession},
-		{"POST", "/api/v1/sessions/{id}/resume", catalogue.ResumeSession, a.ResumeSession},
-		{"POST", "/api/v1/sessions/{id}/rollback", catalogue.RollbackSession, a.RollbackSession},
-		{"POST", "/api/v1/sessions/{id}/fork", catalogue.ForkSession, a.ForkSession},
-		{"GET", "/api/v1/sessions/{id}/snapshots", catalogue.ListSessionSnapshots, a.SessionSnapshots},
-		{"POST", "/api/v1/sessions/{id}/snapshots", catalogue.TakeSnapshot, a.TakeSnapshot},
 		{"GET", "/api/v1/snapshots", catalogue.ListSnapshots, a.ListSnapshots},
 		{"POST", "/api/v1/snapshots/import", catalogue.ImportSnapshot, a.ImportSnapshot},
 		{"GET", "/api/v1/snapshots/{id}", catalogue.GetSnapshot, a.GetSnapshot},
@@ -165,21 +142,9 @@ func snapshotRoutes(a *rest.API) []binding {
 func runRoutes(a *rest.API) []binding {
 	return []binding{
 		{"POST", "/api/v1/execute", catalogue.Execute, a.Execute},
-		{"GET", "/api/v1/contexts", catalogue.ListContexts, a.ListContexts},
-		{"POST", "/api/v1/contexts", catalogue.CreateContext, a.CreateContext},
-		{"DELETE", "/api/v1/contexts/{id}", catalogue.DeleteContext, a.DeleteContext},
-		{"POST", "/api/v1/contexts/{id}/restart", catalogue.RestartContext, a.RestartContext},
-		{"POST", "/api/v1/contexts/{id}/interrupt", catalogue.InterruptContext, a.InterruptContext},
 		{"DELETE", "/api/v1/execute", catalogue.EndExecution, a.EndExecution},
-		{"GET", "/api/v1/processes", catalogue.ListProcesses, a.ListProcesses},
 		{"POST", "/api/v1/processes", catalogue.StartProcess, a.StartProcess},
-		{"GET", "/api/v1/processes/{id}", catalogue.GetProcess, a.GetProcess},
-		{"DELETE", "/api/v1/processes/{id}", catalogue.EndProcess, a.EndProcess},
 		{"GET", "/api/v1/processes/{id}/output", catalogue.ReadProcessOutput, a.ReadProcessOutput},
-		{"POST", "/api/v1/processes/{id}/stdin", catalogue.WriteProcessInput, a.WriteProcessInput},
-		{"POST", "/api/v1/processes/{id}/signal", catalogue.SignalProcess, a.SignalProcess},
-		{"POST", "/api/v1/processes/{id}/resize", catalogue.ResizeProcess, a.ResizeProcess},
-		{"GET", "/api/v1/processes/{id}/wait", catalogue.WaitProcess, a.WaitProcess},
 		{"GET", "/api/v1/processes/{id}/attach", catalogue.AttachProcess, a.AttachProcess},
 	}
 }
@@ -190,49 +155,19 @@ func fileRoutes(a *rest.API) []binding {
 		{"GET", "/api/v1/files", catalogue.ReadFile, a.ReadFile},
 		{"PUT", "/api/v1/files", catalogue.WriteFile, a.WriteFile},
 		{"POST", "/api/v1/files", catalogue.UploadFiles, a.UploadFiles},
-		{"DELETE", "/api/v1/files", catalogue.RemoveFile, a.RemoveFile},
-		{"GET", "/api/v1/files/list", catalogue.ListFiles, a.ListFiles},
-		{"GET", "/api/v1/files/stat", catalogue.StatFile, a.StatFile},
-		{"POST", "/api/v1/files/mkdir", catalogue.MakeDirectory, a.MakeDir},
-		{"POST", "/api/v1/files/move", catalogue.MoveFile, a.MoveFile},
-		{"POST", "/api/v1/files/copy", catalogue.CopyFile, a.CopyFile},
-		{"POST", "/api/v1/files/chmod", catalogue.ChmodFile, a.ChmodFile},
-		{"POST", "/api/v1/files/search", catalogue.SearchFiles, a.SearchFiles},
 		{"GET", "/api/v1/files/archive", catalogue.ReadArchive, a.ReadArchive},
 		{"PUT", "/api/v1/files/archive", catalogue.WriteArchive, a.WriteArchive},
-		{"POST", "/api/v1/files/replace", catalogue.ReplaceInFiles, a.ReplaceInFiles},
 		{"POST", "/api/v1/files/batch", catalogue.BatchFiles, a.BatchFiles},
 		{"GET", "/api/v1/files/watch", catalogue.WatchFiles, a.WatchFiles},
-		{"GET", "/api/v1/files/changes", catalogue.FileChanges, a.FileChanges},
 		{"POST", "/api/v1/files/sign", catalogue.SignFile, a.SignFile},
 		{"POST", "/api/v1/files/sign/rotate", catalogue.RotateFileKey, a.RotateFileKey},
-	}
-}
-
-// gitRoutes are the git repositories in a Session.
-func gitRoutes(a *rest.API) []binding {
-	return []binding{
-		{"POST", "/api/v1/git/clone", catalogue.GitClone, a.GitClone},
-		{"POST", "/api/v1/git/status", catalogue.GitStatus, a.GitStatus},
-		{"POST", "/api/v1/git/branches", catalogue.GitBranches, a.GitBranches},
-		{"POST", "/api/v1/git/checkout", catalogue.GitCheckout, a.GitCheckout},
-		{"POST", "/api/v1/git/add", catalogue.GitAdd, a.GitAdd},
-		{"POST", "/api/v1/git/commit", catalogue.GitCommit, a.GitCommit},
-		{"POST", "/api/v1/git/pull", catalogue.GitPull, a.GitPull},
-		{"POST", "/api/v1/git/push", catalogue.GitPush, a.GitPush},
 	}
 }
 
 // templateRoutes are Templates and their builds.
 func templateRoutes(a *rest.API) []binding {
 	return []binding{
-		{"GET", "/api/v1/templates", catalogue.ListTemplates, a.ListTemplates},
 		{"POST", "/api/v1/templates", catalogue.CreateTemplate, a.CreateTemplate},
-		{"GET", "/api/v1/templates/{template}", catalogue.GetTemplate, a.GetTemplate},
-		{"DELETE", "/api/v1/templates/{template}", catalogue.DeleteTemplate, a.DeleteTemplate},
-		{"GET", "/api/v1/builds", catalogue.ListBuilds, a.ListBuilds},
-		{"GET", "/api/v1/builds/{id}", catalogue.GetBuild, a.GetBuild},
-		{"DELETE", "/api/v1/builds/{id}", catalogue.CancelBuild, a.CancelBuild},
 		{"GET", "/api/v1/builds/{id}/log", catalogue.ReadBuildLog, a.ReadBuildLog},
 	}
 }

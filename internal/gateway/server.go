@@ -234,8 +234,7 @@ func New(c Config) *Server {
 	})
 	s.api.TemplateBuilds = steps.Builds{TemplateBuilds: c.TemplateBuilds, Steps: s.builds}
 	s.services = rpc.Services(&rpc.API{
-		Sandboxes: c.Sandboxes, Lifecycle: lives, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, NodeVolumes: c.NodeVolumes,
-		Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, TemplateBuilds: s.api.TemplateBuilds, Keys: c.Keys, Secrets: c.Secrets, Once: s.onceCall,
+		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.onceCall,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Lifecycle: c.Lifecycle, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, VolumeFiles: c.VolumeFiles, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,

@@ -158,7 +158,7 @@ type viewer struct {
 func (v *viewer) output(p *execution.Process, o execution.Output) error {
 	if !v.begun {
 		v.begun, v.next = true, o.Next
-		started := processViewOf(*p)
+		started := ProcessViewOf(*p)
 		return v.s.json(v.left, v1.AttachEvent{Type: "start", Offset: v.next, Process: &started})
 	}
 	for _, piece := range o.Pieces {
@@ -169,7 +169,7 @@ func (v *viewer) output(p *execution.Process, o execution.Output) error {
 	if err := v.flush(); err != nil || p == nil {
 		return err
 	}
-	ended := processViewOf(*p)
+	ended := ProcessViewOf(*p)
 	return v.s.json(v.left, v1.AttachEvent{Type: "end", Offset: o.Next, Process: &ended})
 }
 

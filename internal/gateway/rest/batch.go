@@ -53,7 +53,7 @@ func (a *API) BatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.Target)
+	guest, err := a.guest(r.Context(), who, body.Target)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func entryResult(e execution.Entry, err error) (v1.BatchResult, error) {
 	if err != nil {
 		return v1.BatchResult{}, err
 	}
-	v := entryViewOf(e)
+	v := FileViewOf(e)
 	return v1.BatchResult{Entry: &v}, nil
 }
 
@@ -185,7 +185,7 @@ func (b *batch) list(ctx context.Context, p string, depth int) (v1.BatchResult, 
 	b.entriesLeft -= len(entries)
 	views := make([]v1.File, len(entries))
 	for i, e := range entries {
-		views[i] = entryViewOf(e)
+		views[i] = FileViewOf(e)
 	}
 	return v1.BatchResult{Entries: &views, Truncated: &truncated}, nil
 }

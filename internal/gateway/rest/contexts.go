@@ -1,9 +1,10 @@
 package rest
 
 import (
+	"context"
 	"net/http"
+	"net/url"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
@@ -22,93 +23,72 @@ func contextViewOf(c execution.Context) v1.Context {
 	return v
 }
 
-// ListContexts answers GET /api/v1/contexts.
-func (a *API) ListContexts(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	id, err := queryTarget(r)
-	if err != nil {
-		return err
-	}
-	all, err := a.Executions.Contexts(r.Context(), who.Tenant, id)
-	if err != nil {
-		return err
-	}
-	views := make([]v1.Context, 0, len(all))
-	for _, c := range all {
-		views = append(views, contextViewOf(c))
-	}
-	return Reply(w, http.StatusOK, v1.Contexts{Contexts: views})
+// targetQuery names a Sandbox in the query.
+type targetQuery struct{ v1.Target }
+
+func (in *targetQuery) read(r *http.Request) error {
+	values, err := query(r, targetParameters...)
+	in.Target = targetIn(values)
+	return err
 }
 
-// queryTarget is the Sandbox that a request without a body names.
-func queryTarget(r *http.Request) (string, error) {
-	q, err := query(r, "sandbox_id", "session_id")
-	if err != nil {
-		return "", err
-	}
-	return v1.Target{SandboxID: q.Get("sandbox_id"), SessionID: q.Get("session_id")}.Required()
+// targetParameters are the parameters of a query that name a Sandbox.
+var targetParameters = []string{"sandbox_id", "session_id"}
+
+// targetIn is the Sandbox that a query names.
+func targetIn(values url.Values) v1.Target {
+	return v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")}
 }
 
-// CreateContext answers POST /api/v1/contexts.
-func (a *API) CreateContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.ContextRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	id, err := body.Required()
+// ListContexts returns the contexts of a Sandbox.
+func (a *API) ListContexts(ctx context.Context, c Call, in *targetQuery) (v1.Contexts, error) {
+	id, err := in.Required()
 	if err != nil {
-		return err
+		return v1.Contexts{}, err
 	}
-	c, err := a.Executions.CreateContext(r.Context(), who.Tenant, id, execution.ContextSpec{Language: body.Language, Cwd: body.Cwd, User: body.User})
-	if err != nil {
-		return err
+	all, err := a.Executions.Contexts(ctx, c.Who.Tenant, id)
+	views := make([]v1.Context, len(all))
+	for i, one := range all {
+		views[i] = contextViewOf(one)
 	}
-	return Reply(w, http.StatusCreated, contextViewOf(c))
+	return v1.Contexts{Contexts: views}, err
 }
 
-// bodyTarget is the Sandbox that a request's body names.
-func bodyTarget(r *http.Request) (string, error) {
-	var body v1.Target
-	if err := Decode(r, &body); err != nil {
-		return "", err
+// CreateContext creates a context.
+func (a *API) CreateContext(ctx context.Context, c Call, in *v1.ContextRequest) (v1.Context, error) {
+	id, err := in.Required()
+	if err != nil {
+		return v1.Context{}, err
 	}
-	return body.Required()
+	made, err := a.Executions.CreateContext(ctx, c.Who.Tenant, id, execution.ContextSpec{Language: in.Language, Cwd: in.Cwd, User: in.User})
+	return contextViewOf(made), err
 }
 
-// RestartContext answers POST /api/v1/contexts/{id}/restart.
-func (a *API) RestartContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	id, err := bodyTarget(r)
+// RestartContext gives a context a new interpreter.
+func (a *API) RestartContext(ctx context.Context, c Call, in *v1.Target) (v1.Context, error) {
+	id, err := in.Required()
 	if err != nil {
-		return err
+		return v1.Context{}, err
 	}
-	c, err := a.Executions.RestartContext(r.Context(), who.Tenant, id, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, contextViewOf(c))
+	restarted, err := a.Executions.RestartContext(ctx, c.Who.Tenant, id, c.ID)
+	return contextViewOf(restarted), err
 }
 
-// InterruptContext answers POST /api/v1/contexts/{id}/interrupt.
-func (a *API) InterruptContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	id, err := bodyTarget(r)
+// InterruptContext ends the execution in a context.
+func (a *API) InterruptContext(ctx context.Context, c Call, in *v1.Target) (v1.Interrupted, error) {
+	id, err := in.Required()
 	if err != nil {
-		return err
+		return v1.Interrupted{}, err
 	}
-	ran, err := a.Executions.InterruptContext(r.Context(), who.Tenant, id, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.Interrupted{Interrupted: ran})
+	ran, err := a.Executions.InterruptContext(ctx, c.Who.Tenant, id, c.ID)
+	return v1.Interrupted{Interrupted: ran}, err
 }
 
-// DeleteContext answers DELETE /api/v1/contexts/{id}.
-func (a *API) DeleteContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	id, err := queryTarget(r)
+// DeleteContext ends a context.
+func (a *API) DeleteContext(ctx context.Context, c Call, in *targetQuery) (Nothing, error) {
+	id, err := in.Required()
 	if err != nil {
-		return err
+		return Nothing{}, err
 	}
-	if err := a.Executions.DeleteContext(r.Context(), who.Tenant, id, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return Nothing{}, a.Executions.DeleteContext(ctx, c.Who.Tenant, id, c.ID)
 }

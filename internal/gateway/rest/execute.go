@@ -28,6 +28,21 @@ func executionTimeout(b *v1.ExecuteRequest) time.Duration {
 
 // executionRequest returns the request in b and the headers of r.
 func executionRequest(b *v1.ExecuteRequest, r *http.Request) (execution.Request, error) {
+	req, err := ExecutionRequest(b)
+	if err != nil {
+		return req, err
+	}
+	if req.Key, err = idempotencyKey(r); err != nil {
+		return req, err
+	}
+	last := r.Header.Get("Last-Event-ID")
+	req.Again = last != ""
+	req.Resume, err = parseCursor(last)
+	return req, err
+}
+
+// ExecutionRequest converts b.
+func ExecutionRequest(b *v1.ExecuteRequest) (execution.Request, error) {
 	req := execution.Request{
 		Code: b.Code, Language: b.Language, Timeout: executionTimeout(b),
 		Env: b.Env, Cwd: b.Cwd, User: b.User,
@@ -36,14 +51,6 @@ func executionRequest(b *v1.ExecuteRequest, r *http.Request) (execution.Request,
 	if req.Stdin, err = b.Input(); err != nil {
 		return req, err
 	}
-	if req.Key, err = idempotencyKey(r); err != nil {
-		return req, err
-	}
-	last := r.Header.Get("Last-Event-ID")
-	if req.Resume, err = parseCursor(last); err != nil {
-		return req, err
-	}
-	req.Again = last != ""
 	if b.ContextID != nil {
 		if req.Context = *b.ContextID; req.Context == "" {
 			return req, sandbox.Errorf(sandbox.Invalid, "context_id is empty; leave it out for the default context")
@@ -213,7 +220,7 @@ func (a *API) EndExecution(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, processViewOf(p))
+	return Reply(w, http.StatusOK, ProcessViewOf(p))
 }
 
 // stream answers with server-sent events. A failure before the first event is an

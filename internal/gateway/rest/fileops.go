@@ -1,9 +1,8 @@
 package rest
 
 import (
-	"net/http"
+	"context"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
@@ -16,25 +15,18 @@ func copyRequest(b *v1.FileCopy) (execution.CopyRequest, error) {
 	return req, req.Complete()
 }
 
-// CopyFile answers POST /api/v1/files/copy with the entry at the destination.
-func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.CopyRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req, err := copyRequest(&body.FileCopy)
+// CopyFile copies a file or directory.
+func (a *API) CopyFile(ctx context.Context, c Call, in *v1.CopyRequest) (v1.Copied, error) {
+	req, err := copyRequest(&in.FileCopy)
 	if err != nil {
-		return err
+		return v1.Copied{}, err
 	}
-	guest, err := a.guest(r, who, body.Target)
+	guest, err := a.guest(ctx, c.Who, in.Target)
 	if err != nil {
-		return err
+		return v1.Copied{}, err
 	}
-	copied, err := guest.Copy(r.Context(), req)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.Copied{Entry: entryViewOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped})
+	copied, err := guest.Copy(ctx, req)
+	return v1.Copied{Entry: FileViewOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped}, err
 }
 
 // chmodRequest converts b.
@@ -43,23 +35,16 @@ func chmodRequest(b *v1.FileChmod) (execution.ChmodRequest, error) {
 	return req, req.Complete(b.Mode)
 }
 
-// ChmodFile answers POST /api/v1/files/chmod with the number of changed files.
-func (a *API) ChmodFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.ChmodRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req, err := chmodRequest(&body.FileChmod)
+// ChmodFile changes permissions.
+func (a *API) ChmodFile(ctx context.Context, c Call, in *v1.ChmodRequest) (v1.ChangedFiles, error) {
+	req, err := chmodRequest(&in.FileChmod)
 	if err != nil {
-		return err
+		return v1.ChangedFiles{}, err
 	}
-	guest, err := a.guest(r, who, body.Target)
+	guest, err := a.guest(ctx, c.Who, in.Target)
 	if err != nil {
-		return err
+		return v1.ChangedFiles{}, err
 	}
-	changed, err := guest.Chmod(r.Context(), req)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.ChangedFiles{Path: text(req.Path), Changed: changed})
+	changed, err := guest.Chmod(ctx, req)
+	return v1.ChangedFiles{Path: text(req.Path), Changed: changed}, err
 }

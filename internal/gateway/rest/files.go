@@ -1,11 +1,14 @@
 package rest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +20,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
-func entryViewOf(e execution.Entry) v1.File {
+// FileViewOf shows an entry.
+func FileViewOf(e execution.Entry) v1.File {
 	return v1.File{
 		Name: text(e.Name), Path: text(e.Path), Type: e.Kind(), SizeBytes: max(e.Size, 0),
 		Mode:  "0" + strconv.FormatUint(uint64(e.Mode&0o7777), 8),
@@ -38,7 +42,8 @@ type files interface {
 // fileTarget returns the Guest and path that the query of r names. known are
 // the further parameters of the route.
 func (a *API) fileTarget(r *http.Request, who sandbox.Identity, known ...string) (files, string, map[string]string, error) {
-	values, err := query(r, append(known, "sandbox_id", "session_id", "path")...)
+	var in fileQuery
+	values, err := in.readMore(r, known...)
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -46,20 +51,17 @@ func (a *API) fileTarget(r *http.Request, who sandbox.Identity, known ...string)
 	for _, name := range known {
 		more[name] = values.Get(name)
 	}
-	p, err := execution.Path("path", values.Get("path"))
-	if err != nil {
-		return nil, "", nil, err
-	}
-	guest, err := a.guest(r, who, v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")})
+	guest, p, err := a.open(r.Context(), Call{Who: who}, &in)
 	return guest, p, more, err
 }
 
-func (a *API) guest(r *http.Request, who sandbox.Identity, t v1.Target) (execution.Guest, error) {
+// guest returns the Guest of a Sandbox.
+func (a *API) guest(ctx context.Context, who sandbox.Identity, t v1.Target) (execution.Guest, error) {
 	id, err := t.Required()
 	if err != nil {
 		return nil, err
 	}
-	_, guest, err := a.Guests.Open(r.Context(), who.Tenant, id)
+	_, guest, err := a.Guests.Open(ctx, who.Tenant, id)
 	return guest, err
 }
 
@@ -185,7 +187,7 @@ func (a *API) WriteFile(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, entryViewOf(entry))
+	return Reply(w, http.StatusOK, FileViewOf(entry))
 }
 
 // ClientBody is a request body for a reader that may continue after the handler has
@@ -231,22 +233,56 @@ func (b *ClientBody) Finish() error {
 	return b.err
 }
 
-// RemoveFile answers DELETE /api/v1/files with 204. A directory that is not
-// empty needs recursive=true.
-func (a *API) RemoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	guest, p, more, err := a.fileTarget(r, who, "recursive")
+// fileQuery names a file in the query.
+type fileQuery struct {
+	v1.Target
+	Path string `json:"path"`
+}
+
+func (in *fileQuery) read(r *http.Request) error {
+	_, err := in.readMore(r)
+	return err
+}
+
+// readMore returns the query, which may have more parameters.
+func (in *fileQuery) readMore(r *http.Request, known ...string) (url.Values, error) {
+	values, err := query(r, slices.Concat(known, targetParameters, []string{"path"})...)
+	in.Target, in.Path = targetIn(values), values.Get("path")
+	return values, err
+}
+
+// open returns the Guest, and the path in it.
+func (a *API) open(ctx context.Context, c Call, in *fileQuery) (files, string, error) {
+	p, err := execution.Path("path", in.Path)
+	if err != nil {
+		return nil, "", err
+	}
+	guest, err := a.guest(ctx, c.Who, in.Target)
+	return guest, p, err
+}
+
+// removeRequest removes a file; Recursive also a directory that is not empty.
+type removeRequest struct {
+	fileQuery
+	Recursive bool `json:"recursive"`
+}
+
+func (in *removeRequest) read(r *http.Request) error {
+	values, err := in.readMore(r, "recursive")
 	if err != nil {
 		return err
 	}
-	recursive, err := parseFlag("recursive", more["recursive"])
+	in.Recursive, err = parseFlag("recursive", values.Get("recursive"))
+	return err
+}
+
+// RemoveFile removes a file or directory.
+func (a *API) RemoveFile(ctx context.Context, c Call, in *removeRequest) (Nothing, error) {
+	guest, p, err := a.open(ctx, c, &in.fileQuery)
 	if err != nil {
-		return err
+		return Nothing{}, err
 	}
-	if err := execution.Remove(r.Context(), guest, p, recursive); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return Nothing{}, execution.Remove(ctx, guest, p, in.Recursive)
 }
 
 func parseFlag(name, value string) (bool, error) {
@@ -259,84 +295,73 @@ func parseFlag(name, value string) (bool, error) {
 	return false, sandbox.Errorf(sandbox.Invalid, "%s must be true or false", name)
 }
 
-// ListFiles answers GET /api/v1/files/list with the entries below a directory.
-func (a *API) ListFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	guest, p, more, err := a.fileTarget(r, who, "depth")
-	if err != nil {
-		return err
-	}
+// listFilesRequest lists a directory. A nil Depth is 1.
+type listFilesRequest struct {
+	fileQuery
+	Depth *int `json:"depth"`
+}
+
+func (in *listFilesRequest) read(r *http.Request) error {
+	values, err := in.readMore(r, "depth")
+	in.Depth = number(values.Get("depth"))
+	return err
+}
+
+// ListFiles returns the entries below a directory.
+func (a *API) ListFiles(ctx context.Context, c Call, in *listFilesRequest) (v1.Files, error) {
 	depth := 1
-	if s := more["depth"]; s != "" {
-		if depth, err = strconv.Atoi(s); err != nil || depth < 1 || depth > execution.MaxDepth {
-			return sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
-		}
+	if in.Depth != nil {
+		depth = *in.Depth
 	}
-	entries, truncated, err := guest.List(r.Context(), p, depth)
+	if depth < 1 || depth > execution.MaxDepth {
+		return v1.Files{}, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
+	}
+	guest, p, err := a.open(ctx, c, &in.fileQuery)
 	if err != nil {
-		return err
+		return v1.Files{}, err
 	}
-	reply := v1.Files{Path: text(p), Entries: make([]v1.File, len(entries)), Truncated: truncated}
+	entries, truncated, err := guest.List(ctx, p, depth)
+	list := v1.Files{Path: text(p), Entries: make([]v1.File, len(entries)), Truncated: truncated}
 	for i, e := range entries {
-		reply.Entries[i] = entryViewOf(e)
+		list.Entries[i] = FileViewOf(e)
 	}
-	return Reply(w, http.StatusOK, reply)
+	return list, err
 }
 
-// StatFile answers GET /api/v1/files/stat. It does not follow a symbolic link.
-func (a *API) StatFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	guest, p, _, err := a.fileTarget(r, who)
+// StatFile returns an entry. It does not follow a symbolic link.
+func (a *API) StatFile(ctx context.Context, c Call, in *fileQuery) (v1.File, error) {
+	guest, p, err := a.open(ctx, c, in)
 	if err != nil {
-		return err
+		return v1.File{}, err
 	}
-	entry, err := guest.Stat(r.Context(), p)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, entryViewOf(entry))
+	entry, err := guest.Stat(ctx, p)
+	return FileViewOf(entry), err
 }
 
-// MakeDir answers POST /api/v1/files/mkdir with 201 and the new directory.
-func (a *API) MakeDir(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.MakeDirRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	p, err := execution.Path("path", body.Path)
+// MakeDir makes a directory.
+func (a *API) MakeDir(ctx context.Context, c Call, in *v1.MakeDirRequest) (v1.File, error) {
+	guest, p, err := a.open(ctx, c, &fileQuery{in.Target, in.Path})
 	if err != nil {
-		return err
+		return v1.File{}, err
 	}
-	guest, err := a.guest(r, who, body.Target)
-	if err != nil {
-		return err
-	}
-	entry, err := guest.MakeDir(r.Context(), p)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusCreated, entryViewOf(entry))
+	entry, err := guest.MakeDir(ctx, p)
+	return FileViewOf(entry), err
 }
 
-// MoveFile answers POST /api/v1/files/move with the entry at the destination.
-func (a *API) MoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.MoveRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	source, err := execution.Path("source", body.Source)
+// MoveFile moves a file or directory and returns the entry at the destination.
+func (a *API) MoveFile(ctx context.Context, c Call, in *v1.MoveRequest) (v1.File, error) {
+	source, err := execution.Path("source", in.Source)
 	if err != nil {
-		return err
+		return v1.File{}, err
 	}
-	destination, err := execution.Path("destination", body.Destination)
+	destination, err := execution.Path("destination", in.Destination)
 	if err != nil {
-		return err
+		return v1.File{}, err
 	}
-	guest, err := a.guest(r, who, body.Target)
+	guest, err := a.guest(ctx, c.Who, in.Target)
 	if err != nil {
-		return err
+		return v1.File{}, err
 	}
-	entry, err := guest.Move(r.Context(), source, destination)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, entryViewOf(entry))
+	entry, err := guest.Move(ctx, source, destination)
+	return FileViewOf(entry), err
 }

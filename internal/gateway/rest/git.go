@@ -1,24 +1,13 @@
 package rest
 
 import (
-	"net/http"
+	"context"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/git"
 )
-
-// repo returns the repository in the Sandbox.
-func (a *API) repo(r *http.Request, who sandbox.Identity, g v1.GitRequest) (git.Repo, error) {
-	p, user, err := git.Place(g.Path, g.User)
-	if err != nil {
-		return git.Repo{}, err
-	}
-	guest, err := a.guest(r, who, g.Target)
-	return git.Repo{Guest: guest, Path: p, User: user}, err
-}
 
 // credentialsOf is nil for nil.
 func credentialsOf(c *v1.GitCredentials) (*git.Credentials, error) {
@@ -50,158 +39,107 @@ func gitStatusViewOf(s git.Status) v1.GitStatus {
 	return v
 }
 
-// replyWith answers with v, or returns err.
-func replyWith(w http.ResponseWriter, v any, err error) error {
+// inRepo calls do with the repository that a request names, and shows the result.
+func inRepo[Found, View any](ctx context.Context, a *API, c Call, g v1.GitRequest, show func(Found) View, do func(git.Repo) (Found, error)) (view View, err error) {
+	p, user, err := git.Place(g.Path, g.User)
 	if err != nil {
-		return err
+		return view, err
 	}
-	return Reply(w, http.StatusOK, v)
+	guest, err := a.guest(ctx, c.Who, g.Target)
+	if err != nil {
+		return view, err
+	}
+	found, err := do(git.Repo{Guest: guest, Path: p, User: user})
+	return show(found), err
 }
 
-// GitClone answers POST /api/v1/git/clone with the head of the new repository.
-func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitCloneRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	c, err := git.NewClone(body.URL, body.Branch, body.Depth)
+func gitHeadOf(h git.Head) v1.GitHead { return v1.GitHead(h) }
+
+// GitClone clones a repository and returns its head.
+func (a *API) GitClone(ctx context.Context, c Call, in *v1.GitCloneRequest) (v1.GitHead, error) {
+	clone, err := git.NewClone(in.URL, in.Branch, in.Depth)
 	if err != nil {
-		return err
+		return v1.GitHead{}, err
 	}
-	if c.Credentials, c.Timeout, err = remoteOf(&body.GitRemote); err != nil {
-		return err
+	if clone.Credentials, clone.Timeout, err = remoteOf(&in.GitRemote); err != nil {
+		return v1.GitHead{}, err
 	}
-	if body.Path == "" {
-		if body.Path, err = git.Default(execution.Workspace, body.URL); err != nil {
-			return err
+	place := in.GitRequest
+	if place.Path == "" {
+		if place.Path, err = git.Default(execution.Workspace, in.URL); err != nil {
+			return v1.GitHead{}, err
 		}
 	}
-	repo, err := a.repo(r, who, body.GitRequest)
-	if err != nil {
-		return err
-	}
-	head, err := repo.Clone(r.Context(), c)
-	return replyWith(w, v1.GitHead(head), err)
+	return inRepo(ctx, a, c, place, gitHeadOf, func(repo git.Repo) (git.Head, error) { return repo.Clone(ctx, clone) })
 }
 
-// GitStatus answers POST /api/v1/git/status with the changes.
-func (a *API) GitStatus(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	repo, err := a.repo(r, who, body)
-	if err != nil {
-		return err
-	}
-	s, err := repo.Status(r.Context())
-	return replyWith(w, gitStatusViewOf(s), err)
+// GitStatus returns the changes.
+func (a *API) GitStatus(ctx context.Context, c Call, in *v1.GitRequest) (v1.GitStatus, error) {
+	return inRepo(ctx, a, c, *in, gitStatusViewOf, func(repo git.Repo) (git.Status, error) { return repo.Status(ctx) })
 }
 
-// GitBranches answers POST /api/v1/git/branches with the branches.
-func (a *API) GitBranches(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	repo, err := a.repo(r, who, body)
-	if err != nil {
-		return err
-	}
-	b, err := repo.Branches(r.Context())
-	reply := v1.GitBranches{Path: b.Path, Current: b.Current, Branches: make([]v1.GitBranch, len(b.Branches)), Truncated: b.Truncated}
+// GitBranches returns the branches.
+func (a *API) GitBranches(ctx context.Context, c Call, in *v1.GitRequest) (v1.GitBranches, error) {
+	return inRepo(ctx, a, c, *in, gitBranchesOf, func(repo git.Repo) (git.Branches, error) { return repo.Branches(ctx) })
+}
+
+func gitBranchesOf(b git.Branches) v1.GitBranches {
+	v := v1.GitBranches{Path: b.Path, Current: b.Current, Branches: make([]v1.GitBranch, len(b.Branches)), Truncated: b.Truncated}
 	for i, branch := range b.Branches {
-		reply.Branches[i] = v1.GitBranch(branch)
+		v.Branches[i] = v1.GitBranch(branch)
 	}
-	return replyWith(w, reply, err)
+	return v
 }
 
-// GitCheckout answers POST /api/v1/git/checkout with the repository's new head.
-func (a *API) GitCheckout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitCheckoutRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	repo, err := a.repo(r, who, body.GitRequest)
-	if err != nil {
-		return err
-	}
-	head, err := repo.Checkout(r.Context(), git.Checkout{Ref: body.Ref, Create: body.Create, Start: body.Start})
-	return replyWith(w, v1.GitHead(head), err)
+// GitCheckout checks a commit out and returns the new head.
+func (a *API) GitCheckout(ctx context.Context, c Call, in *v1.GitCheckoutRequest) (v1.GitHead, error) {
+	return inRepo(ctx, a, c, in.GitRequest, gitHeadOf, func(repo git.Repo) (git.Head, error) {
+		return repo.Checkout(ctx, git.Checkout{Ref: in.Ref, Create: in.Create, Start: in.Start})
+	})
 }
 
-// GitAdd answers POST /api/v1/git/add with the status afterwards.
-func (a *API) GitAdd(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitAddRequest
-	if err := Decode(r, &body); err != nil {
-		return err
+// GitAdd stages files and returns the status afterwards.
+func (a *API) GitAdd(ctx context.Context, c Call, in *v1.GitAddRequest) (v1.GitStatus, error) {
+	if err := git.CheckAdded(in.Files, in.All); err != nil {
+		return v1.GitStatus{}, err
 	}
-	if err := git.CheckAdded(body.Files, body.All); err != nil {
-		return err
-	}
-	repo, err := a.repo(r, who, body.GitRequest)
-	if err != nil {
-		return err
-	}
-	s, err := repo.Add(r.Context(), body.Files, body.All)
-	return replyWith(w, gitStatusViewOf(s), err)
+	return inRepo(ctx, a, c, in.GitRequest, gitStatusViewOf, func(repo git.Repo) (git.Status, error) { return repo.Add(ctx, in.Files, in.All) })
 }
 
-// GitCommit answers POST /api/v1/git/commit with the new commit.
-func (a *API) GitCommit(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitCommitRequest
-	if err := Decode(r, &body); err != nil {
-		return err
+// GitCommit makes a commit and returns it.
+func (a *API) GitCommit(ctx context.Context, c Call, in *v1.GitCommitRequest) (v1.GitHead, error) {
+	commit := git.Commit{Message: in.Message, All: in.All, AllowEmpty: in.AllowEmpty}
+	if in.Author != nil {
+		commit.Name, commit.Email = in.Author.Name, in.Author.Email
 	}
-	c := git.Commit{Message: body.Message, All: body.All, AllowEmpty: body.AllowEmpty}
-	if body.Author != nil {
-		c.Name, c.Email = body.Author.Name, body.Author.Email
+	if err := commit.Check(in.Author != nil); err != nil {
+		return v1.GitHead{}, err
 	}
-	if err := c.Check(body.Author != nil); err != nil {
-		return err
-	}
-	repo, err := a.repo(r, who, body.GitRequest)
-	if err != nil {
-		return err
-	}
-	head, err := repo.Commit(r.Context(), c)
-	return replyWith(w, v1.GitHead(head), err)
+	return inRepo(ctx, a, c, in.GitRequest, gitHeadOf, func(repo git.Repo) (git.Head, error) { return repo.Commit(ctx, commit) })
 }
 
-// GitPull answers POST /api/v1/git/pull with the repository's new head.
-func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitPullRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	p := git.Pull{Remote: body.Remote, Branch: body.Branch, Rebase: body.Rebase}
+// GitPull pulls and returns the new head.
+func (a *API) GitPull(ctx context.Context, c Call, in *v1.GitPullRequest) (v1.GitPulled, error) {
+	pull := git.Pull{Remote: in.Remote, Branch: in.Branch, Rebase: in.Rebase}
 	var err error
-	if p.Credentials, p.Timeout, err = remoteOf(&body.GitRemote); err != nil {
-		return err
+	if pull.Credentials, pull.Timeout, err = remoteOf(&in.GitRemote); err != nil {
+		return v1.GitPulled{}, err
 	}
-	repo, err := a.repo(r, who, body.GitRequest)
-	if err != nil {
-		return err
-	}
-	head, updated, err := repo.Pull(r.Context(), p)
-	return replyWith(w, v1.GitPulled{GitHead: v1.GitHead(head), Updated: updated}, err)
+	updated := false
+	show := func(h git.Head) v1.GitPulled { return v1.GitPulled{GitHead: v1.GitHead(h), Updated: updated} }
+	return inRepo(ctx, a, c, in.GitRequest, show, func(repo git.Repo) (head git.Head, err error) {
+		head, updated, err = repo.Pull(ctx, pull)
+		return head, err
+	})
 }
 
-// GitPush answers POST /api/v1/git/push with the pushed branch and commit.
-func (a *API) GitPush(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.GitPushRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	p := git.Push{Remote: body.Remote, Branch: body.Branch, Force: body.Force, SetUpstream: body.SetUpstream}
+// GitPush pushes and returns the pushed branch and commit.
+func (a *API) GitPush(ctx context.Context, c Call, in *v1.GitPushRequest) (v1.GitPushed, error) {
+	push := git.Push{Remote: in.Remote, Branch: in.Branch, Force: in.Force, SetUpstream: in.SetUpstream}
 	var err error
-	if p.Credentials, p.Timeout, err = remoteOf(&body.GitRemote); err != nil {
-		return err
+	if push.Credentials, push.Timeout, err = remoteOf(&in.GitRemote); err != nil {
+		return v1.GitPushed{}, err
 	}
-	repo, err := a.repo(r, who, body.GitRequest)
-	if err != nil {
-		return err
-	}
-	done, err := repo.Push(r.Context(), p)
-	return replyWith(w, v1.GitPushed(done), err)
+	show := func(p git.Pushed) v1.GitPushed { return v1.GitPushed(p) }
+	return inRepo(ctx, a, c, in.GitRequest, show, func(repo git.Repo) (git.Pushed, error) { return repo.Push(ctx, push) })
 }

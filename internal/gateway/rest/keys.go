@@ -1,7 +1,7 @@
 package rest
 
 import (
-	"net/http"
+	"context"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -44,76 +44,56 @@ func ParseRole(name string) (sandbox.Role, error) {
 	return "", sandbox.Errorf(sandbox.Invalid, `role must be "viewer", "user", "admin", "owner" or "operator"`)
 }
 
-// CreateKey answers POST /api/v1/keys.
-func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.KeyRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req := keys.Request{Name: body.Name, Scopes: body.Scopes}
-	req.ID = ResourceLike(r.Context(), "k")
-	if body.ExpiresInSeconds != nil {
-		if req.Life = body.ExpiresInSeconds.Duration(); req.Life < time.Second {
-			return sandbox.Errorf(sandbox.Invalid, "expires_in_seconds must be at least 1, or absent for a key that does not expire")
+// CreateKey creates a Key and returns it with its secret.
+func (a *API) CreateKey(ctx context.Context, c Call, in *v1.KeyRequest) (v1.Key, error) {
+	req := keys.Request{ID: ResourceLike(ctx, "k"), Name: in.Name, Scopes: in.Scopes}
+	if in.ExpiresInSeconds != nil {
+		if req.Life = in.ExpiresInSeconds.Duration(); req.Life < time.Second {
+			return v1.Key{}, sandbox.Errorf(sandbox.Invalid, "expires_in_seconds must be at least 1, or absent for a key that does not expire")
 		}
 	}
-	if body.Role != "" {
-		role, err := ParseRole(body.Role)
-		if err != nil {
-			return err
+	if in.Role != "" {
+		var err error
+		if req.Role, err = ParseRole(in.Role); err != nil {
+			return v1.Key{}, err
 		}
-		req.Role = role
 	}
-	key, secret, err := a.Keys.Create(r.Context(), who, req)
+	key, secret, err := a.Keys.Create(ctx, c.Who, req)
 	if err != nil {
-		return err
+		return v1.Key{}, err
 	}
-	Made(r.Context(), key.ID)
+	Made(ctx, key.ID)
 	view := KeyViewOf(key)
 	view.Secret = secret
-	return Reply(w, http.StatusCreated, view)
+	return view, nil
 }
 
-// RotateKey answers POST /api/v1/keys/{id}/rotate.
-func (a *API) RotateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.KeyRotation
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
+// RotateKey gives a Key another secret and returns it with the Key.
+func (a *API) RotateKey(ctx context.Context, c Call, in *v1.KeyRotation) (v1.Key, error) {
 	overlap := sandbox.DefaultKeyOverlap
-	if body.OverlapSeconds != nil {
-		overlap = time.Duration(*body.OverlapSeconds)
+	if in.OverlapSeconds != nil {
+		overlap = time.Duration(*in.OverlapSeconds)
 	}
-	key, secret, err := a.Keys.Rotate(r.Context(), who, r.PathValue("id"), overlap)
+	key, secret, err := a.Keys.Rotate(ctx, c.Who, c.ID, overlap)
 	if err != nil {
-		return err
+		return v1.Key{}, err
 	}
 	view := KeyViewOf(key)
 	view.Secret = secret
-	return Reply(w, http.StatusOK, view)
+	return view, nil
 }
 
-// ListKeys answers GET /api/v1/keys.
-func (a *API) ListKeys(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	all, err := a.Keys.List(r.Context(), who.Tenant)
-	if err != nil {
-		return err
-	}
+// ListKeys returns all Keys of the Tenant.
+func (a *API) ListKeys(ctx context.Context, c Call, _ *noQuery) (v1.Keys, error) {
+	all, err := a.Keys.List(ctx, c.Who.Tenant)
 	views := make([]v1.Key, len(all))
 	for i, k := range all {
 		views[i] = KeyViewOf(k)
 	}
-	return Reply(w, http.StatusOK, v1.Keys{Keys: views})
+	return v1.Keys{Keys: views}, err
 }
 
-// DeleteKey answers DELETE /api/v1/keys/{id}.
-func (a *API) DeleteKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if err := a.Keys.Revoke(r.Context(), who, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+// DeleteKey revokes a Key.
+func (a *API) DeleteKey(ctx context.Context, c Call, _ *Nothing) (Nothing, error) {
+	return Nothing{}, a.Keys.Revoke(ctx, c.Who, c.ID)
 }

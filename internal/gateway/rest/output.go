@@ -149,7 +149,7 @@ func (a *API) tell(ctx context.Context, who sandbox.Identity, q outputQuery, to 
 		if !begun {
 			begun = true
 			t.next = o.Next
-			return to.start(processViewOf(*p))
+			return to.start(ProcessViewOf(*p))
 		}
 		for _, piece := range o.Pieces {
 			if err := t.piece(piece); err != nil {
@@ -162,7 +162,7 @@ func (a *API) tell(ctx context.Context, who sandbox.Identity, q outputQuery, to 
 		if err := t.flush(); err != nil {
 			return err
 		}
-		return to.end(processViewOf(*p))
+		return to.end(ProcessViewOf(*p))
 	})
 }
 

@@ -1,9 +1,9 @@
 package rest
 
 import (
+	"context"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
@@ -20,15 +20,21 @@ func terminalSize(s *v1.TerminalSize) *execution.TerminalSize {
 
 // startRequest returns the request in b and the headers of r.
 func startRequest(b *v1.StartProcessRequest, r *http.Request) (execution.StartRequest, error) {
+	req, err := StartRequest(b)
+	if err == nil {
+		req.Key, err = idempotencyKey(r)
+	}
+	return req, err
+}
+
+// StartRequest converts b.
+func StartRequest(b *v1.StartProcessRequest) (execution.StartRequest, error) {
 	req := execution.StartRequest{
 		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: terminalSize(b.PTY),
 		KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.Duration(),
 	}
 	var err error
 	if req.Stdin, err = b.Input(); err != nil {
-		return req, err
-	}
-	if req.Key, err = idempotencyKey(r); err != nil {
 		return req, err
 	}
 	if b.YieldMS != nil {
@@ -50,8 +56,8 @@ const (
 	stateEnded   = "ended"
 )
 
-// processViewOf is a Process without its output.
-func processViewOf(p execution.Process) v1.Process { return processOf[*string, []byte](p) }
+// ProcessViewOf is a Process without its output.
+func ProcessViewOf(p execution.Process) v1.Process { return processOf[*string, []byte](p) }
 
 // processOf is a Process whose output fields, of these types, are not set yet.
 func processOf[Text, Bytes any](p execution.Process) v1.ProcessOf[Text, Bytes] {
@@ -105,37 +111,41 @@ func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return replyLong(w, http.StatusCreated, v)
 }
 
-// ListProcesses answers GET /api/v1/processes.
-func (a *API) ListProcesses(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	values, err := query(r, "sandbox_id", "session_id", "state")
+// processList asks for the Processes of a Sandbox in a state; empty: in any.
+type processList struct {
+	v1.Target
+	State string `json:"state"`
+}
+
+func (in *processList) read(r *http.Request) error {
+	values, err := query(r, append(targetParameters, "state")...)
+	in.Target, in.State = targetIn(values), values.Get("state")
+	return err
+}
+
+// ListProcesses returns the Processes of a Sandbox.
+func (a *API) ListProcesses(ctx context.Context, c Call, in *processList) (v1.Processes, error) {
+	list := v1.Processes{Processes: []v1.Process{}}
+	id, err := in.Required()
 	if err != nil {
-		return err
+		return list, err
 	}
-	id, err := v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")}.Required()
-	if err != nil {
-		return err
+	if in.State != "" && in.State != stateRunning && in.State != stateEnded {
+		return list, sandbox.Errorf(sandbox.Invalid, "state must be %s or %s", stateRunning, stateEnded)
 	}
-	state := values.Get("state")
-	if state != "" && state != stateRunning && state != stateEnded {
-		return sandbox.Errorf(sandbox.Invalid, "state must be %s or %s", stateRunning, stateEnded)
-	}
-	all, err := a.Executions.ListProcesses(r.Context(), who.Tenant, id)
-	if err != nil {
-		return err
-	}
-	reply := v1.Processes{Processes: []v1.Process{}}
+	all, err := a.Executions.ListProcesses(ctx, c.Who.Tenant, id)
 	for _, p := range all {
-		if state == "" || stateOf(p) == state {
-			reply.Processes = append(reply.Processes, processViewOf(p))
+		if in.State == "" || stateOf(p) == in.State {
+			list.Processes = append(list.Processes, ProcessViewOf(p))
 		}
 	}
-	return Reply(w, http.StatusOK, reply)
+	return list, err
 }
 
 // processRef returns the Process in the path of r and the query parameters in known.
 func processRef(r *http.Request, known ...string) (execution.ProcessRef, map[string]string, error) {
 	ref := execution.ProcessRef{Process: r.PathValue("id")}
-	values, err := query(r, append(known, "sandbox_id", "session_id")...)
+	values, err := query(r, append(known, targetParameters...)...)
 	if err != nil {
 		return ref, nil, err
 	}
@@ -143,112 +153,143 @@ func processRef(r *http.Request, known ...string) (execution.ProcessRef, map[str
 	for _, name := range known {
 		more[name] = values.Get(name)
 	}
-	ref.Sandbox, err = v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")}.Required()
+	ref.Sandbox, err = targetIn(values).Required()
 	return ref, more, err
 }
 
-// GetProcess answers GET /api/v1/processes/{id}.
-func (a *API) GetProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	ref, _, err := processRef(r)
-	if err != nil {
-		return err
-	}
-	p, err := a.Executions.GetProcess(r.Context(), who.Tenant, ref)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, processViewOf(p))
+// refOf is the Process that a call is about.
+func (c Call) refOf(t v1.Target) (ref execution.ProcessRef, err error) {
+	ref.Process = c.ID
+	ref.Sandbox, err = t.Required()
+	return ref, err
 }
 
-// EndProcess answers DELETE /api/v1/processes/{id} when the Process is over.
-func (a *API) EndProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	ref, _, err := processRef(r)
-	if err != nil {
-		return err
-	}
-	p, err := a.Executions.EndProcess(r.Context(), who.Tenant, ref)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, processViewOf(p))
+// GetProcess returns a Process.
+func (a *API) GetProcess(ctx context.Context, c Call, in *targetQuery) (v1.Process, error) {
+	return a.withProcess(ctx, c, in.Target, a.Executions.GetProcess)
 }
 
-// WriteProcessInput answers POST /api/v1/processes/{id}/stdin once the Process has
-// received the body.
-func (a *API) WriteProcessInput(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	ref, more, err := processRef(r, "eof")
+// EndProcess ends a Process and returns once it is over.
+func (a *API) EndProcess(ctx context.Context, c Call, in *targetQuery) (v1.Process, error) {
+	return a.withProcess(ctx, c, in.Target, a.Executions.EndProcess)
+}
+
+// withProcess calls do for the Process that a call is about.
+func (a *API) withProcess(ctx context.Context, c Call, t v1.Target, do func(context.Context, sandbox.TenantID, execution.ProcessRef) (execution.Process, error)) (v1.Process, error) {
+	ref, err := c.refOf(t)
+	if err != nil {
+		return v1.Process{}, err
+	}
+	p, err := do(ctx, c.Who.Tenant, ref)
+	return ProcessViewOf(p), err
+}
+
+// processInput is input of a Process. REST has Data as the body.
+type processInput struct {
+	v1.Target
+	Data []byte `json:"data"`
+	EOF  bool   `json:"eof"` // the input ends after Data
+}
+
+func (in *processInput) read(r *http.Request) error {
+	values, err := query(r, append(targetParameters, "eof")...)
 	if err != nil {
 		return err
 	}
-	eof, err := parseFlag("eof", more["eof"])
-	if err != nil {
+	in.Target = targetIn(values)
+	if in.EOF, err = parseFlag("eof", values.Get("eof")); err != nil {
 		return err
 	}
-	data, err := io.ReadAll(r.Body)
-	if err != nil {
+	if in.Data, err = io.ReadAll(r.Body); err != nil {
 		return bodyError(err)
 	}
-	if err := a.Executions.WriteInput(r.Context(), who.Tenant, ref, execution.Input{Data: data, EOF: eof}); err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.Written{Bytes: len(data)})
+	return nil
 }
 
-// SignalProcess answers POST /api/v1/processes/{id}/signal.
-func (a *API) SignalProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SignalRequest
-	ref, _, err := processRef(r)
+// WriteProcessInput returns once a Process has received its input.
+func (a *API) WriteProcessInput(ctx context.Context, c Call, in *processInput) (v1.Written, error) {
+	ref, err := c.refOf(in.Target)
 	if err != nil {
-		return err
+		return v1.Written{}, err
 	}
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	p, err := a.Executions.Signal(r.Context(), who.Tenant, ref, string(body.Signal))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, processViewOf(p))
+	return v1.Written{Bytes: len(in.Data)}, a.Executions.WriteInput(ctx, c.Who.Tenant, ref, execution.Input{Data: in.Data, EOF: in.EOF})
 }
 
-// ResizeProcess answers POST /api/v1/processes/{id}/resize.
-func (a *API) ResizeProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.TerminalSize
-	ref, _, err := processRef(r)
-	if err != nil {
-		return err
-	}
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	p, err := a.Executions.Resize(r.Context(), who.Tenant, ref, execution.TerminalSize(body))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, processViewOf(p))
+// processSignal is a signal to a Process.
+type processSignal struct {
+	v1.Target
+	v1.SignalRequest
 }
 
-// WaitProcess answers GET /api/v1/processes/{id}/wait when the awaited state is
-// reached, or cannot be reached any more.
-func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	ref, more, err := processRef(r, "for", "timeout_seconds")
+func (in *processSignal) read(r *http.Request) error {
+	return readBoth(r, &in.Target, &in.SignalRequest)
+}
+
+// readBoth reads the Sandbox from the query and the rest from the body.
+func readBoth(r *http.Request, t *v1.Target, body any) error {
+	var q targetQuery
+	if err := q.read(r); err != nil {
+		return err
+	}
+	*t = q.Target
+	return Decode(r, body)
+}
+
+// SignalProcess sends a signal to a Process.
+func (a *API) SignalProcess(ctx context.Context, c Call, in *processSignal) (v1.Process, error) {
+	return a.withProcess(ctx, c, in.Target, func(ctx context.Context, tenant sandbox.TenantID, ref execution.ProcessRef) (execution.Process, error) {
+		return a.Executions.Signal(ctx, tenant, ref, string(in.Signal))
+	})
+}
+
+// processSize is a new size of a terminal.
+type processSize struct {
+	v1.Target
+	v1.TerminalSize
+}
+
+func (in *processSize) read(r *http.Request) error { return readBoth(r, &in.Target, &in.TerminalSize) }
+
+// ResizeProcess changes the size of a Process's terminal.
+func (a *API) ResizeProcess(ctx context.Context, c Call, in *processSize) (v1.Process, error) {
+	return a.withProcess(ctx, c, in.Target, func(ctx context.Context, tenant sandbox.TenantID, ref execution.ProcessRef) (execution.Process, error) {
+		return a.Executions.Resize(ctx, tenant, ref, execution.TerminalSize(in.TerminalSize))
+	})
+}
+
+// processWait is a wait for a state of a Process. A nil timeout is the default.
+type processWait struct {
+	v1.Target
+	For            string      `json:"for"`
+	TimeoutSeconds *v1.Seconds `json:"timeout_seconds"`
+}
+
+func (in *processWait) read(r *http.Request) error {
+	values, err := query(r, append(targetParameters, "for", "timeout_seconds")...)
 	if err != nil {
 		return err
 	}
-	var timeout time.Duration
-	if s := more["timeout_seconds"]; s != "" {
-		var ok bool
-		if timeout, ok = secondsOf(s); !ok {
+	in.Target, in.For = targetIn(values), values.Get("for")
+	if s := values.Get("timeout_seconds"); s != "" {
+		timeout, ok := secondsOf(s)
+		if !ok {
 			return sandbox.NotSeconds("timeout_seconds", s)
 		}
+		in.TimeoutSeconds = new(v1.Seconds(timeout))
 	}
-	got, err := a.Executions.Wait(r.Context(), who.Tenant, ref, more["for"], timeout)
+	return nil
+}
+
+// WaitProcess returns when the awaited state is reached, or cannot be reached any more.
+func (a *API) WaitProcess(ctx context.Context, c Call, in *processWait) (v1.Wait, error) {
+	ref, err := c.refOf(in.Target)
 	if err != nil {
-		return err
+		return v1.Wait{}, err
 	}
-	v := v1.Wait{Met: got.Met, HTTPStatus: got.HTTPStatus, Process: processViewOf(got.Process)}
+	got, err := a.Executions.Wait(ctx, c.Who.Tenant, ref, in.For, in.TimeoutSeconds.Duration())
+	v := v1.Wait{Met: got.Met, HTTPStatus: got.HTTPStatus, Process: ProcessViewOf(got.Process)}
 	if got.Met && got.Offset > 0 {
 		v.Line, v.Offset = &got.Line, &got.Offset
 	}
-	return Reply(w, http.StatusOK, v)
+	return v, err
 }

@@ -1,9 +1,8 @@
 package rest
 
 import (
-	"net/http"
+	"context"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
@@ -17,29 +16,22 @@ func replaceRequest(b *v1.ReplaceRequest) (execution.ReplaceRequest, error) {
 	return req, req.Complete(b.Replacement)
 }
 
-// ReplaceInFiles answers POST /api/v1/files/replace with the replacements that it made.
-func (a *API) ReplaceInFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.ReplaceRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req, err := replaceRequest(&body)
+// ReplaceInFiles replaces text and returns the replacements that it made.
+func (a *API) ReplaceInFiles(ctx context.Context, c Call, in *v1.ReplaceRequest) (v1.ReplacedFiles, error) {
+	req, err := replaceRequest(in)
 	if err != nil {
-		return err
+		return v1.ReplacedFiles{}, err
 	}
-	guest, err := a.guest(r, who, body.Target)
+	guest, err := a.guest(ctx, c.Who, in.Target)
 	if err != nil {
-		return err
+		return v1.ReplacedFiles{}, err
 	}
-	done, err := guest.Replace(r.Context(), req)
-	if err != nil {
-		return err
-	}
-	reply := v1.ReplacedFiles{
+	done, err := guest.Replace(ctx, req)
+	replaced := v1.ReplacedFiles{
 		Count: done.Count, Files: make([]v1.Replaced, len(done.Files)), FilesTooLarge: done.TooLarge, DryRun: req.DryRun,
 	}
 	for i, f := range done.Files {
-		reply.Files[i] = v1.Replaced{Path: text(f.Path), Count: f.Count, Lines: append([]int64{}, f.Lines...)}
+		replaced.Files[i] = v1.Replaced{Path: text(f.Path), Count: f.Count, Lines: append([]int64{}, f.Lines...)}
 	}
-	return Reply(w, http.StatusOK, reply)
+	return replaced, err
 }

@@ -1,9 +1,8 @@
 package rest
 
 import (
-	"net/http"
+	"context"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
@@ -36,28 +35,20 @@ func matchViewOf(m execution.Match) v1.Match {
 	return v
 }
 
-// SearchFiles answers POST /api/v1/files/search with the lines, or the files,
-// that match.
-func (a *API) SearchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SearchRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req, err := searchRequest(&body)
+// SearchFiles returns the lines, or the files, that match.
+func (a *API) SearchFiles(ctx context.Context, c Call, in *v1.SearchRequest) (v1.Matches, error) {
+	req, err := searchRequest(in)
 	if err != nil {
-		return err
+		return v1.Matches{}, err
 	}
-	guest, err := a.guest(r, who, body.Target)
+	guest, err := a.guest(ctx, c.Who, in.Target)
 	if err != nil {
-		return err
+		return v1.Matches{}, err
 	}
-	found, err := guest.Search(r.Context(), req)
-	if err != nil {
-		return err
-	}
-	reply := v1.Matches{Matches: make([]v1.Match, len(found.Matches)), FilesSearched: found.Files, Truncated: found.Truncated}
+	found, err := guest.Search(ctx, req)
+	matches := v1.Matches{Matches: make([]v1.Match, len(found.Matches)), FilesSearched: found.Files, Truncated: found.Truncated}
 	for i, m := range found.Matches {
-		reply.Matches[i] = matchViewOf(m)
+		matches.Matches[i] = matchViewOf(m)
 	}
-	return Reply(w, http.StatusOK, reply)
+	return matches, err
 }

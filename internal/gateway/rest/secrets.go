@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
@@ -15,62 +14,44 @@ func secretViewOf(s sandbox.Secret) v1.Secret {
 	return v1.Secret{Name: s.Name, Description: s.Description, Hosts: s.Hosts, CreatedAt: v1.Time(s.CreatedAt), UpdatedAt: v1.Time(s.UpdatedAt)}
 }
 
-// CreateSecret answers POST /api/v1/secrets.
-func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SecretRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req := secrets.Request{Name: body.Name, Description: body.Description, Hosts: (*sandbox.SecretHosts)(body.Hosts), Value: sandbox.SecretValue(body.Value)}
-	req.ID = ResourceLike(r.Context(), "p")
-	made, err := a.Secrets.Create(r.Context(), who.Tenant, req)
+// CreateSecret creates a Secret.
+func (a *API) CreateSecret(ctx context.Context, c Call, in *v1.SecretRequest) (v1.Secret, error) {
+	req := secretRequest(in.Name, &in.SecretReplacement)
+	req.ID = ResourceLike(ctx, "p")
+	made, err := a.Secrets.Create(ctx, c.Who.Tenant, req)
 	if err != nil {
-		return err
+		return v1.Secret{}, err
 	}
-	Made(r.Context(), made.Name)
-	return Reply(w, http.StatusCreated, secretViewOf(made))
+	Made(ctx, made.Name)
+	return secretViewOf(made), nil
 }
 
-// ListSecrets answers GET /api/v1/secrets.
-func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	all, err := a.Secrets.List(r.Context(), who.Tenant)
-	if err != nil {
-		return err
-	}
+func secretRequest(name string, b *v1.SecretReplacement) secrets.Request {
+	return secrets.Request{Name: name, Description: b.Description, Hosts: (*sandbox.SecretHosts)(b.Hosts), Value: sandbox.SecretValue(b.Value)}
+}
+
+// ListSecrets returns all Secrets of the Tenant.
+func (a *API) ListSecrets(ctx context.Context, c Call, _ *noQuery) (v1.Secrets, error) {
+	all, err := a.Secrets.List(ctx, c.Who.Tenant)
 	views := make([]v1.Secret, len(all))
 	for i, s := range all {
 		views[i] = secretViewOf(s)
 	}
-	return Reply(w, http.StatusOK, v1.Secrets{Secrets: views})
+	return v1.Secrets{Secrets: views}, err
 }
 
-// ReplaceSecret answers PUT /api/v1/secrets/{id}.
-func (a *API) ReplaceSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SecretReplacement
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req := secrets.Request{Name: r.PathValue("id"), Description: body.Description, Hosts: (*sandbox.SecretHosts)(body.Hosts), Value: sandbox.SecretValue(body.Value)}
-	replaced, err := a.Secrets.Replace(r.Context(), who.Tenant, req)
+// ReplaceSecret replaces the value of a Secret.
+func (a *API) ReplaceSecret(ctx context.Context, c Call, in *v1.SecretReplacement) (v1.Secret, error) {
+	replaced, err := a.Secrets.Replace(ctx, c.Who.Tenant, secretRequest(c.ID, in))
 	if err != nil {
-		return err
+		return v1.Secret{}, err
 	}
-	if err := a.Updates.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, secretViewOf(replaced))
+	return secretViewOf(replaced), a.Updates.SecretChanged(ctx, c.Who.Tenant, replaced.Name)
 }
 
-// DeleteSecret answers DELETE /api/v1/secrets/{id}.
-func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if err := DropSecret(r.Context(), a.Secrets, a.Updates, who.Tenant, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+// DeleteSecret deletes a Secret.
+func (a *API) DeleteSecret(ctx context.Context, c Call, _ *Nothing) (Nothing, error) {
+	return Nothing{}, DropSecret(ctx, a.Secrets, a.Updates, c.Who.Tenant, c.ID)
 }
 
 // DropSecret deletes a Secret and removes it from Sandboxes. It removes it also when

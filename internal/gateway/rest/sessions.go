@@ -33,44 +33,45 @@ func createRequest(b *v1.CreateRequest, otherwise sandbox.Defaults) (sandbox.Cre
 	return req, nil
 }
 
-// CreateSession answers POST /api/v1/sessions with 201 and the new Sandbox.
-func (a *API) CreateSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.create(w, r, who, http.StatusCreated, sandbox.SessionDefaults())
+// Created is a Sandbox that a request may have created.
+type Created struct {
+	v1.Sandbox
+	// IsNew is false for a Sandbox that existed before. REST says it by the status.
+	IsNew bool `json:"-"`
 }
 
-// Acquire answers POST /api/v1/sandbox/acquire with a running Sandbox.
-func (a *API) Acquire(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.create(w, r, who, http.StatusOK, sandbox.AcquireDefaults())
-}
-
-func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, otherwise sandbox.Defaults) error {
-	var body v1.CreateRequest
-	if err := Decode(r, &body); err != nil {
-		return err
+func (c Created) status() int {
+	if c.IsNew {
+		return http.StatusCreated
 	}
-	req, err := createRequest(&body, otherwise)
+	return http.StatusOK
+}
+
+// CreateSession creates a Sandbox.
+func (a *API) CreateSession(ctx context.Context, c Call, in *v1.CreateRequest) (Created, error) {
+	sb, isNew, err := a.create(ctx, c, in, sandbox.SessionDefaults())
+	return Created{viewOf(c.Who, sb), isNew}, err
+}
+
+// Acquire returns a new Sandbox that is used for a short time.
+func (a *API) Acquire(ctx context.Context, c Call, in *v1.CreateRequest) (v1.Sandbox, error) {
+	sb, _, err := a.create(ctx, c, in, sandbox.AcquireDefaults())
+	return viewOf(c.Who, sb), err
+}
+
+// create creates a Sandbox, and returns false for one that existed before. A request
+// that must take effect once gets the Sandbox that an earlier attempt created.
+func (a *API) create(ctx context.Context, c Call, in *v1.CreateRequest, otherwise sandbox.Defaults) (sb sandbox.Sandbox, created bool, err error) {
+	req, err := createRequest(in, otherwise)
 	if err != nil {
-		return err
+		return sb, false, err
 	}
-	sb, created, err := Create(r.Context(), a.Sandboxes, a.Lifecycle, a.Guests, who.Tenant, req, body.IfExists)
-	if err != nil {
-		return err
-	}
-	if !created {
-		status = http.StatusOK
-	}
-	return Reply(w, status, viewOf(who, sb))
-}
-
-// Create creates a Sandbox for a request of any API, and returns false for a Sandbox
-// that existed before. A request that must take effect once gets the Sandbox that an
-// earlier attempt created.
-func Create(ctx context.Context, known sandbox.SandboxReader, lives sandbox.Lifecycle, guests *execution.Guests, tenant sandbox.TenantID, req sandbox.CreateRequest, ifExists sandbox.IfExists) (sb sandbox.Sandbox, created bool, err error) {
+	tenant, ifExists := c.Who.Tenant, in.IfExists
 	if err := cmp.Or(ifExists.Check(), req.Check()); err != nil {
 		return sb, false, err
 	}
 	if req.ID = Resource(ctx); req.ID != "" {
-		made, err := Earlier(ctx, known, tenant, req.ID)
+		made, err := Earlier(ctx, a.Sandboxes, tenant, req.ID)
 		switch {
 		case err != nil:
 			return sb, false, err
@@ -81,12 +82,12 @@ func Create(ctx context.Context, known sandbox.SandboxReader, lives sandbox.Life
 		}
 	}
 	if created = ifExists != sandbox.IfExistsReturn; created {
-		sb, err = lives.Create(ctx, tenant, req)
+		sb, err = a.Lifecycle.Create(ctx, tenant, req)
 	} else {
-		sb, created, err = lives.Ensure(ctx, tenant, req)
+		sb, created, err = a.Lifecycle.Ensure(ctx, tenant, req)
 	}
 	if err == nil && created {
-		guests.Warm(ctx, sb)
+		a.Guests.Warm(ctx, sb)
 	}
 	return sb, created, err
 }
@@ -114,46 +115,64 @@ func Earlier(ctx context.Context, from sandbox.SandboxReader, tenant sandbox.Ten
 	return sb, nil
 }
 
-// ListSessions answers GET /api/v1/sessions with a page of the Tenant's
-// Sandboxes, newest first.
-func (a *API) ListSessions(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	q, err := listQuery(r)
-	if err != nil {
-		return err
-	}
-	page, err := a.Sandboxes.List(r.Context(), who.Tenant, q)
-	if err != nil {
-		return err
-	}
-	reply := v1.Sandboxes{Sandboxes: []v1.Sandbox{}, Next: page.Next}
-	for _, sb := range page.Sandboxes {
-		reply.Sandboxes = append(reply.Sandboxes, listedViewOf(who, sb))
-	}
-	return Reply(w, http.StatusOK, reply)
+// listRequest asks for a page of Sandboxes. A nil Limit is the largest page.
+type listRequest struct {
+	States   []sandbox.State   `json:"states"`
+	Metadata map[string]string `json:"metadata"`
+	Limit    *int              `json:"limit"`
+	Cursor   string            `json:"cursor"`
 }
 
-func listQuery(r *http.Request) (sandbox.ListQuery, error) {
+func (in *listRequest) read(r *http.Request) error {
 	values, err := query(r, "limit", "cursor", "state", "metadata[]")
 	if err != nil {
-		return sandbox.ListQuery{}, err
+		return err
 	}
-	q := sandbox.ListQuery{Cursor: values.Get("cursor"), Metadata: metadataFilter(values)}
-	if err := pageLimit(values, sandbox.MaxPage, &q.Limit); err != nil {
-		return q, err
-	}
+	in.Cursor, in.Metadata, in.Limit = values.Get("cursor"), metadataFilter(values), number(values.Get("limit"))
 	if s := values.Get("state"); s != "" {
 		for name := range strings.SplitSeq(s, ",") {
-			q.States = append(q.States, sandbox.State(name))
+			in.States = append(in.States, sandbox.State(name))
 		}
 	}
-	return q, q.Check()
+	return nil
+}
+
+// ListSessions returns a page of the Tenant's Sandboxes, newest first.
+func (a *API) ListSessions(ctx context.Context, c Call, in *listRequest) (v1.Sandboxes, error) {
+	q := sandbox.ListQuery{States: in.States, Metadata: in.Metadata, Cursor: in.Cursor}
+	if in.Limit != nil {
+		var err error
+		if q.Limit, err = sandbox.PageLimit(*in.Limit, sandbox.MaxPage); err != nil {
+			return v1.Sandboxes{}, err
+		}
+	}
+	if err := q.Check(); err != nil {
+		return v1.Sandboxes{}, err
+	}
+	page, err := a.Sandboxes.List(ctx, c.Who.Tenant, q)
+	if err != nil {
+		return v1.Sandboxes{}, err
+	}
+	list := v1.Sandboxes{Sandboxes: []v1.Sandbox{}, Next: page.Next}
+	for _, sb := range page.Sandboxes {
+		list.Sandboxes = append(list.Sandboxes, listedViewOf(c.Who, sb))
+	}
+	return list, nil
+}
+
+// number is nil for no text, and 0, which operations refuse, for text that is no number.
+func number(text string) *int {
+	if text == "" {
+		return nil
+	}
+	n, _ := strconv.Atoi(text)
+	return &n
 }
 
 // pageLimit sets limit if the request has one, which may be at most most.
 func pageLimit(values url.Values, most int, limit *int) (err error) {
-	if s := values.Get("limit"); s != "" {
-		n, _ := strconv.Atoi(s) // 0, which is refused, for text that is not a number
-		*limit, err = sandbox.PageLimit(n, most)
+	if n := number(values.Get("limit")); n != nil {
+		*limit, err = sandbox.PageLimit(*n, most)
 	}
 	return err
 }
@@ -169,39 +188,30 @@ func metadataFilter(values url.Values) map[string]string {
 	return filter
 }
 
-// GetSession answers GET /api/v1/sessions/{id}, by ID or name.
-func (a *API) GetSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
-	}
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+// GetSession returns a Sandbox.
+func (a *API) GetSession(ctx context.Context, c Call, _ *Nothing) (v1.Sandbox, error) {
+	sb, err := a.Sandboxes.Get(ctx, c.Who.Tenant, c.ID)
+	return c.view(sb, err)
 }
 
-// DeleteSession answers DELETE /api/v1/sessions/{id} with the last record.
-func (a *API) DeleteSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.end(w, r, who, r.PathValue("id"))
+// view shows the Sandbox that a call is about, or returns the error about it.
+func (c Call) view(sb sandbox.Sandbox, err error) (v1.Sandbox, error) {
+	return viewOf(c.Who, sb), execution.Absent(c.ID, err)
 }
 
-// Release answers POST /api/v1/sandbox/release with the last record.
-func (a *API) Release(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.Target
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	id, err := body.Required()
-	if err != nil {
-		return err
-	}
-	return a.end(w, r, who, id)
+// DeleteSession ends a Sandbox and returns its last record.
+func (a *API) DeleteSession(ctx context.Context, c Call, _ *Nothing) (v1.Sandbox, error) {
+	sb, err := a.Executions.End(ctx, c.Who.Tenant, c.ID)
+	return c.view(sb, err)
 }
 
-func (a *API) end(w http.ResponseWriter, r *http.Request, who sandbox.Identity, idOrName string) error {
-	sb, err := a.Executions.End(r.Context(), who.Tenant, idOrName)
+// Release is DeleteSession of the Sandbox in the request.
+func (a *API) Release(ctx context.Context, c Call, in *v1.Target) (v1.Sandbox, error) {
+	id, err := in.Required()
 	if err != nil {
-		return err
+		return v1.Sandbox{}, err
 	}
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+	return a.DeleteSession(ctx, Call{c.Who, id}, nil)
 }
 
 // changeOf converts b. Update checks it.
@@ -225,45 +235,24 @@ func changeOf(b *v1.UpdateRequest) (sandbox.Change, error) {
 	return c, nil
 }
 
-// UpdateSession answers PATCH /api/v1/sessions/{id} with the changed record.
-func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.UpdateRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	change, err := changeOf(&body)
+// UpdateSession changes a Sandbox.
+func (a *API) UpdateSession(ctx context.Context, c Call, in *v1.UpdateRequest) (v1.Sandbox, error) {
+	change, err := changeOf(in)
 	if err != nil {
-		return err
+		return v1.Sandbox{}, err
 	}
-	sb, err := a.Updates.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
-	}
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+	sb, err := a.Updates.Update(ctx, c.Who.Tenant, c.ID, change)
+	return c.view(sb, err)
 }
 
-// TouchSession answers POST /api/v1/sessions/{id}/touch: its timeout starts anew.
-func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if err := Decode(r, &struct{}{}); err != nil {
-		return err
-	}
-	sb, err := a.Updates.Touch(r.Context(), who.Tenant, r.PathValue("id"))
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
-	}
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+// TouchSession starts the timeout of a Sandbox anew.
+func (a *API) TouchSession(ctx context.Context, c Call, _ *struct{}) (v1.Sandbox, error) {
+	sb, err := a.Updates.Touch(ctx, c.Who.Tenant, c.ID)
+	return c.view(sb, err)
 }
 
-// SetTimeout answers POST /api/v1/sessions/{id}/timeout: the deadline becomes
-// timeout_seconds from now.
-func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.TimeoutRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	sb, err := a.Updates.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), body.TimeoutSeconds.Duration())
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
-	}
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+// SetTimeout sets the deadline of a Sandbox to a time from now.
+func (a *API) SetTimeout(ctx context.Context, c Call, in *v1.TimeoutRequest) (v1.Sandbox, error) {
+	sb, err := a.Updates.SetTimeout(ctx, c.Who.Tenant, c.ID, in.TimeoutSeconds.Duration())
+	return c.view(sb, err)
 }

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -18,60 +19,44 @@ func snapshotViewOf(s sandbox.Snapshot) v1.Snapshot {
 	}
 }
 
-// PauseSession answers POST /api/v1/sessions/{id}/pause once its state is safe on
-// disk.
-func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SaveRequest
-	if err := Decode(r, &body); err != nil {
-		return err
+// PauseSession pauses a Sandbox and returns once its state is safe on disk.
+func (a *API) PauseSession(ctx context.Context, c Call, in *v1.SaveRequest) (v1.Sandbox, error) {
+	filesOnly := in.Memory != nil && !*in.Memory
+	sb, err := a.Lifecycle.Pause(ctx, c.Who.Tenant, c.ID, filesOnly)
+	if err == nil {
+		a.Guests.Forget(sb.ID)
 	}
-	filesOnly := body.Memory != nil && !*body.Memory
-	sb, err := a.Lifecycle.Pause(r.Context(), who.Tenant, r.PathValue("id"), filesOnly)
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
-	}
-	a.Guests.Forget(sb.ID)
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+	return c.view(sb, err)
 }
 
-// ResumeSession answers POST /api/v1/sessions/{id}/resume once the Sandbox runs.
-func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SaveRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
+// ResumeSession resumes a Sandbox and returns once it runs.
+func (a *API) ResumeSession(ctx context.Context, c Call, in *v1.SaveRequest) (v1.Sandbox, error) {
 	resume := a.Lifecycle.Resume
-	if body.Memory != nil && !*body.Memory {
+	if in.Memory != nil && !*in.Memory {
 		resume = a.Lifecycle.Reboot
 	}
-	sb, err := resume(r.Context(), who.Tenant, r.PathValue("id"))
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
+	sb, err := resume(ctx, c.Who.Tenant, c.ID)
+	if err == nil {
+		a.Guests.Warm(ctx, sb)
 	}
-	a.Guests.Warm(r.Context(), sb)
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+	return c.view(sb, err)
 }
 
-// RollbackSession answers POST /api/v1/sessions/{id}/rollback once the Sandbox runs
-// from the Snapshot.
-func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.RollbackRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	if body.SnapshotID == "" {
-		return sandbox.Errorf(sandbox.Invalid, "snapshot_id is missing: send the ID or name of one of the session's snapshots")
+// RollbackSession resets a Sandbox to a Snapshot and returns once it runs from there.
+func (a *API) RollbackSession(ctx context.Context, c Call, in *v1.RollbackRequest) (v1.Sandbox, error) {
+	if in.SnapshotID == "" {
+		return v1.Sandbox{}, sandbox.Errorf(sandbox.Invalid, "snapshot_id is missing: send the ID or name of one of the session's snapshots")
 	}
 	// The error says which of the two does not exist.
-	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	sb, err := a.Sandboxes.Get(ctx, c.Who.Tenant, c.ID)
 	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
+		return c.view(sb, err)
 	}
-	if sb, err = a.Snapshots.Rollback(r.Context(), who.Tenant, sb.ID, body.SnapshotID); err != nil {
-		return err
+	if sb, err = a.Snapshots.Rollback(ctx, c.Who.Tenant, sb.ID, in.SnapshotID); err != nil {
+		return v1.Sandbox{}, err
 	}
-	a.Guests.Warm(r.Context(), sb)
-	return Reply(w, http.StatusOK, viewOf(who, sb))
+	a.Guests.Warm(ctx, sb)
+	return viewOf(c.Who, sb), nil
 }
 
 // forkRequest converts b, for a new Sandbox of this ID.
@@ -96,75 +81,58 @@ func inverse(b *bool) *bool {
 	return &v
 }
 
-// ForkSession answers POST /api/v1/sessions/{id}/fork with 201 and the result of each
-// copy. When no copy runs it answers with the first copy's error.
-func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.ForkRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req, err := forkRequest(&body, Resource(r.Context()))
+// ForkSession copies a Sandbox and returns the result of each copy. When no copy runs it
+// returns the first copy's error.
+func (a *API) ForkSession(ctx context.Context, c Call, in *v1.ForkRequest) (v1.Forks, error) {
+	var result v1.Forks
+	req, err := forkRequest(in, Resource(ctx))
 	if err != nil {
-		return err
+		return result, err
 	}
-	forks, err := a.Snapshots.Fork(r.Context(), who.Tenant, r.PathValue("id"), req)
+	forks, err := a.Snapshots.Fork(ctx, c.Who.Tenant, c.ID, req)
 	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
+		return result, execution.Absent(c.ID, err)
 	}
-	var reply v1.Forks
 	for _, f := range forks {
 		if f.Err != nil {
 			failure := status.Of(f.Err)
-			reply.Forks = append(reply.Forks, v1.Fork{Error: &failure})
-			reply.Failed++
+			result.Forks = append(result.Forks, v1.Fork{Error: &failure})
+			result.Failed++
 			continue
 		}
-		view := viewOf(who, f.Sandbox)
-		reply.Forks = append(reply.Forks, v1.Fork{Sandbox: &view})
+		view := viewOf(c.Who, f.Sandbox)
+		result.Forks = append(result.Forks, v1.Fork{Sandbox: &view})
 	}
-	if reply.Failed == len(forks) {
-		return forks[0].Err
+	if result.Failed == len(forks) {
+		return result, forks[0].Err
 	}
-	return Reply(w, http.StatusCreated, reply)
+	return result, nil
 }
 
-// TakeSnapshot answers POST /api/v1/sessions/{id}/snapshots with 201 and the new
-// Snapshot.
-func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.SnapshotRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req := sandbox.SnapshotRequest{Name: body.Name, FilesOnly: body.Memory != nil && !*body.Memory}
-	req.ID = ResourceLike(r.Context(), "s")
-	snap, err := a.Snapshots.TakeSnapshot(r.Context(), who.Tenant, r.PathValue("id"), req)
-	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
-	}
-	return Reply(w, http.StatusCreated, snapshotViewOf(snap))
+// TakeSnapshot saves a Sandbox.
+func (a *API) TakeSnapshot(ctx context.Context, c Call, in *v1.SnapshotRequest) (v1.Snapshot, error) {
+	req := sandbox.SnapshotRequest{ID: ResourceLike(ctx, "s"), Name: in.Name, FilesOnly: in.Memory != nil && !*in.Memory}
+	snap, err := a.Snapshots.TakeSnapshot(ctx, c.Who.Tenant, c.ID, req)
+	return snapshotViewOf(snap), execution.Absent(c.ID, err)
 }
 
-// SessionSnapshots answers GET /api/v1/sessions/{id}/snapshots with the tree of the
-// session's Snapshots, oldest first.
-func (a *API) SessionSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+// SessionSnapshots returns the tree of a Sandbox's Snapshots, oldest first.
+func (a *API) SessionSnapshots(ctx context.Context, c Call, _ *noQuery) (v1.Snapshots, error) {
+	list := v1.Snapshots{Snapshots: []v1.Snapshot{}}
+	sb, err := a.Sandboxes.Get(ctx, c.Who.Tenant, c.ID)
 	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
+		return list, execution.Absent(c.ID, err)
 	}
-	all, err := a.Snapshots.History(r.Context(), who.Tenant, sb.ID)
+	all, err := a.Snapshots.History(ctx, c.Who.Tenant, sb.ID)
 	if err != nil {
-		return execution.Absent(r.PathValue("id"), err)
+		return list, execution.Absent(c.ID, err)
 	}
-	reply := v1.Snapshots{Snapshots: []v1.Snapshot{}}
 	for _, s := range all {
 		view := snapshotViewOf(s)
 		view.Current = s.ID == sb.Snapshot
-		reply.Snapshots = append(reply.Snapshots, view)
+		list.Snapshots = append(list.Snapshots, view)
 	}
-	return Reply(w, http.StatusOK, reply)
+	return list, nil
 }
 
 // ListSnapshots answers GET /api/v1/snapshots with a page of the Tenant's, newest

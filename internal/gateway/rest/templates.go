@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -53,7 +54,8 @@ func templateViewsOf(all []sandbox.Template) []v1.Template {
 	return views
 }
 
-func buildViewOf(b sandbox.TemplateBuild) v1.Build {
+// BuildViewOf shows a build.
+func BuildViewOf(b sandbox.TemplateBuild) v1.Build {
 	v := v1.Build{
 		ID: b.ID, Template: b.Template, Source: b.Source, State: b.State, Progress: b.Progress, CreatedAt: b.CreatedAt,
 		StartedAt: b.StartedAt, EndedAt: b.EndedAt, Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
@@ -64,8 +66,8 @@ func buildViewOf(b sandbox.TemplateBuild) v1.Build {
 	return v
 }
 
-// templateRequest converts b.
-func templateRequest(b *v1.TemplateRequest) (sandbox.TemplateRequest, error) {
+// TemplateRequest converts b.
+func TemplateRequest(b *v1.TemplateRequest) (sandbox.TemplateRequest, error) {
 	req := sandbox.TemplateRequest{
 		Template: b.Template, Source: b.Source, Packages: b.Packages, Env: b.Env, Start: b.Start, Ready: b.Ready, Bare: b.Bare, Force: b.Force,
 		Dockerfile: b.Dockerfile, BuildArgs: b.BuildArgs,
@@ -74,7 +76,7 @@ func templateRequest(b *v1.TemplateRequest) (sandbox.TemplateRequest, error) {
 	case b.Template == "":
 		return req, sandbox.Errorf(sandbox.Invalid, "template, its name, is missing")
 	case b.Source == "" && b.Dockerfile == "":
-		return req, ErrNoSource
+		return req, errNoSource
 	}
 	for _, f := range b.Files {
 		file, err := fileOf(f)
@@ -111,8 +113,8 @@ func fileOf(f v1.TemplateFile) (sandbox.TemplateFile, error) {
 	return file, nil
 }
 
-// ErrNoSource refuses a Template without a source.
-var ErrNoSource = sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive; or send a dockerfile`)
+// errNoSource refuses a Template without a source.
+var errNoSource = sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive; or send a dockerfile`)
 
 // CreateTemplate answers POST /api/v1/templates: it queues a build. The body is JSON,
 // or a form of that JSON, files and an archive.
@@ -129,7 +131,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	req, err := templateRequest(&body)
+	req, err := TemplateRequest(&body)
 	if err != nil {
 		return err
 	}
@@ -145,7 +147,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	}
 	Made(r.Context(), b.ID)
 	w.Header().Set("Location", "/api/v1/builds/"+b.ID)
-	return Reply(w, http.StatusAccepted, buildViewOf(b))
+	return Reply(w, http.StatusAccepted, BuildViewOf(b))
 }
 
 // templateForm is a form: the description of a Template, then its files, then the
@@ -270,81 +272,44 @@ func (a *atMost) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ListTemplates answers GET /api/v1/templates.
-func (a *API) ListTemplates(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	all, err := a.Templates.List(r.Context(), who.Tenant)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.Templates{Templates: templateViewsOf(all)})
+// ListTemplates returns all Templates that the caller can use.
+func (a *API) ListTemplates(ctx context.Context, c Call, _ *noQuery) (v1.Templates, error) {
+	all, err := a.Templates.List(ctx, c.Who.Tenant)
+	return v1.Templates{Templates: templateViewsOf(all)}, err
 }
 
-// GetTemplate answers GET /api/v1/templates/{template} with the template of that name
-// and every version.
-func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	found, versions, err := a.Templates.Versions(r.Context(), who.Tenant, r.PathValue("template"))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.TemplateVersions{Template: templateViewOf(found), Versions: templateViewsOf(versions)})
+// GetTemplate returns the Template of a name, and every version of it.
+func (a *API) GetTemplate(ctx context.Context, c Call, _ *noQuery) (v1.TemplateVersions, error) {
+	found, versions, err := a.Templates.Versions(ctx, c.Who.Tenant, c.ID)
+	return v1.TemplateVersions{Template: templateViewOf(found), Versions: templateViewsOf(versions)}, err
 }
 
-// DeleteTemplate answers DELETE /api/v1/templates/{template}.
-func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	gone, err := a.Templates.Remove(r.Context(), who.Tenant, r.PathValue("template"))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.RemovedTemplates{Removed: gone.Names, FreedBytes: gone.FreedBytes})
+// DeleteTemplate removes a Template.
+func (a *API) DeleteTemplate(ctx context.Context, c Call, _ *noQuery) (v1.RemovedTemplates, error) {
+	gone, err := a.Templates.Remove(ctx, c.Who.Tenant, c.ID)
+	return v1.RemovedTemplates{Removed: gone.Names, FreedBytes: gone.FreedBytes}, err
 }
 
-// ListBuilds answers GET /api/v1/builds.
-func (a *API) ListBuilds(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
+// ListBuilds returns the builds of the Tenant.
+func (a *API) ListBuilds(ctx context.Context, c Call, _ *noQuery) (v1.Builds, error) {
+	all, err := a.TemplateBuilds.Builds(ctx, c.Who.Tenant)
+	views := make([]v1.Build, len(all))
+	for i, b := range all {
+		views[i] = BuildViewOf(b)
 	}
-	all, err := a.TemplateBuilds.Builds(r.Context(), who.Tenant)
-	if err != nil {
-		return err
-	}
-	views := make([]v1.Build, 0, len(all))
-	for _, b := range all {
-		views = append(views, buildViewOf(b))
-	}
-	return Reply(w, http.StatusOK, v1.Builds{Builds: views})
+	return v1.Builds{Builds: views}, err
 }
 
-// GetBuild answers GET /api/v1/builds/{id}.
-func (a *API) GetBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	b, err := a.TemplateBuilds.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, buildViewOf(b))
+// GetBuild returns a build.
+func (a *API) GetBuild(ctx context.Context, c Call, _ *noQuery) (v1.Build, error) {
+	b, err := a.TemplateBuilds.BuildByID(ctx, c.Who.Tenant, c.ID)
+	return BuildViewOf(b), err
 }
 
-// CancelBuild answers DELETE /api/v1/builds/{id}.
-func (a *API) CancelBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	b, err := a.TemplateBuilds.CancelBuild(r.Context(), who.Tenant, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, buildViewOf(b))
+// CancelBuild ends a build and returns it once it has ended.
+func (a *API) CancelBuild(ctx context.Context, c Call, _ *noQuery) (v1.Build, error) {
+	b, err := a.TemplateBuilds.CancelBuild(ctx, c.Who.Tenant, c.ID)
+	return BuildViewOf(b), err
 }
 
 // ReadBuildLog answers GET /api/v1/builds/{id}/log with text, or with
@@ -396,7 +361,7 @@ func (a *API) buildText(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Identity, b sandbox.TemplateBuild, from int64, follow bool) error {
 	events := newEvents(w)
 	defer events.stop()
-	if err := events.start(buildViewOf(b)); err != nil {
+	if err := events.start(BuildViewOf(b)); err != nil {
 		return err
 	}
 	err := a.TemplateBuilds.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
@@ -408,5 +373,5 @@ func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return events.fail(err)
 	}
-	return events.send("end", buildViewOf(b))
+	return events.send("end", BuildViewOf(b))
 }

@@ -45,7 +45,7 @@ func (a *API) UploadFiles(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		if err != nil {
 			return err
 		}
-		entries = append(entries, entryViewOf(entry))
+		entries = append(entries, FileViewOf(entry))
 	}
 	if len(entries) == 0 {
 		return sandbox.Errorf(sandbox.Invalid, "the form has no file")

@@ -2,15 +2,14 @@ package rest
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // volumeViews shows Volumes with their use.
-func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume {
-	held := HeldBy(ctx, a.NodeVolumes, all)
+func (a *API) volumeViews(ctx context.Context, all ...sandbox.Volume) []v1.Volume {
+	held := heldBy(ctx, a.NodeVolumes, all)
 	views := make([]v1.Volume, len(all))
 	for i, v := range all {
 		views[i] = v1.Volume{ID: v.ID, Name: v.Name, SizeMB: v.MaxBytes >> 20, CreatedAt: v1.Time(v.CreatedAt)}
@@ -21,9 +20,9 @@ func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume
 	return views
 }
 
-// HeldBy is the use of Volumes, by ID. Volumes of a Node that does not answer are
+// heldBy is the use of Volumes, by ID. Volumes of a Node that does not answer are
 // missing.
-func HeldBy(ctx context.Context, nodes sandbox.NodeVolumes, all []sandbox.Volume) map[string]sandbox.VolumeUse {
+func heldBy(ctx context.Context, nodes sandbox.NodeVolumes, all []sandbox.Volume) map[string]sandbox.VolumeUse {
 	held := map[string]sandbox.VolumeUse{}
 	asked := map[string]bool{}
 	for _, v := range all {
@@ -42,55 +41,42 @@ func HeldBy(ctx context.Context, nodes sandbox.NodeVolumes, all []sandbox.Volume
 	return held
 }
 
-// CreateVolume answers POST /api/v1/volumes.
-func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body v1.VolumeRequest
-	if err := Decode(r, &body); err != nil {
-		return err
-	}
-	req := sandbox.VolumeRequest{ID: ResourceLike(r.Context(), "v"), Name: body.Name}
-	if body.SizeMB != nil {
+// CreateVolume creates a Volume.
+func (a *API) CreateVolume(ctx context.Context, c Call, in *v1.VolumeRequest) (v1.Volume, error) {
+	req := sandbox.VolumeRequest{ID: ResourceLike(ctx, "v"), Name: in.Name}
+	if in.SizeMB != nil {
 		var err error
-		if req.MaxBytes, err = sandbox.VolumeBytes(*body.SizeMB); err != nil {
-			return err
+		if req.MaxBytes, err = sandbox.VolumeBytes(*in.SizeMB); err != nil {
+			return v1.Volume{}, err
 		}
 	}
-	made, err := a.Volumes.CreateVolume(r.Context(), who.Tenant, req)
+	made, err := a.Volumes.CreateVolume(ctx, c.Who.Tenant, req)
 	if err != nil {
-		return err
+		return v1.Volume{}, err
 	}
-	Made(r.Context(), made.ID)
-	return Reply(w, http.StatusCreated, a.volumeViews(r.Context(), []sandbox.Volume{made})[0])
+	Made(ctx, made.ID)
+	return a.volumeViews(ctx, made)[0], nil
 }
 
-// ListVolumes answers GET /api/v1/volumes.
-func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := query(r); err != nil {
-		return err
-	}
-	all, err := a.Volumes.ListVolumes(r.Context(), who.Tenant)
-	if err != nil {
-		return err
-	}
-	return Reply(w, http.StatusOK, v1.Volumes{Volumes: a.volumeViews(r.Context(), all)})
+// ListVolumes returns all Volumes of the Tenant.
+func (a *API) ListVolumes(ctx context.Context, c Call, _ *noQuery) (v1.Volumes, error) {
+	all, err := a.Volumes.ListVolumes(ctx, c.Who.Tenant)
+	return v1.Volumes{Volumes: a.volumeViews(ctx, all...)}, err
 }
 
-// GetVolume answers GET /api/v1/volumes/{id}, by ID or name.
-func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	v, err := a.Volumes.GetVolume(r.Context(), who.Tenant, r.PathValue("id"))
+// GetVolume returns a Volume, by ID or name.
+func (a *API) GetVolume(ctx context.Context, c Call, _ *Nothing) (v1.Volume, error) {
+	v, err := a.Volumes.GetVolume(ctx, c.Who.Tenant, c.ID)
 	if err != nil {
-		return err
+		return v1.Volume{}, err
 	}
-	return Reply(w, http.StatusOK, a.volumeViews(r.Context(), []sandbox.Volume{v})[0])
+	return a.volumeViews(ctx, v)[0], nil
 }
 
-// DeleteVolume answers DELETE /api/v1/volumes/{id}, by ID or name.
-func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := a.Volumes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+// DeleteVolume deletes a Volume, by ID or name.
+func (a *API) DeleteVolume(ctx context.Context, c Call, _ *Nothing) (Nothing, error) {
+	_, err := a.Volumes.DeleteVolume(ctx, c.Who.Tenant, c.ID)
+	return Nothing{}, err
 }
 
 func mountViewsOf(mounts []sandbox.VolumeMount) []v1.Mount {

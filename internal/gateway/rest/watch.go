@@ -11,45 +11,61 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// watchTarget returns the Guest and the request in the query of a watch.
-func (a *API) watchTarget(r *http.Request, who sandbox.Identity) (guest execution.Trees, req execution.WatchRequest, err error) {
-	guest, p, more, err := a.fileTarget(r, who, "recursive", "since", "user")
+// watchRequest asks for changes of files.
+type watchRequest struct {
+	fileQuery
+	Recursive bool   `json:"recursive"`
+	Since     string `json:"since"` // a cursor; empty: from now on
+	User      string `json:"user"`
+}
+
+func (in *watchRequest) read(r *http.Request) error {
+	values, err := in.readMore(r, "recursive", "since", "user")
 	if err != nil {
-		return nil, req, err
+		return err
 	}
-	req = execution.WatchRequest{Path: p, Since: more["since"], User: more["user"]}
+	in.Since, in.User = values.Get("since"), values.Get("user")
+	in.Recursive, err = parseFlag("recursive", values.Get("recursive"))
+	return err
+}
+
+// watchTarget returns the Guest and the checked request.
+func (a *API) watchTarget(ctx context.Context, c Call, in *watchRequest) (execution.Trees, execution.WatchRequest, error) {
+	req := execution.WatchRequest{Path: in.Path, Recursive: in.Recursive, Since: in.Since, User: in.User}
 	if err := req.Complete(); err != nil {
 		return nil, req, err
 	}
-	req.Recursive, err = parseFlag("recursive", more["recursive"])
+	guest, err := a.guest(ctx, c.Who, in.Target)
 	return guest, req, err
 }
 
-func changeViewOf(c execution.FileChange) v1.FileChange {
+// ChangeViewOf shows a change.
+func ChangeViewOf(c execution.FileChange) v1.FileChange {
 	return v1.FileChange{Type: string(c.Type), Path: text(c.Path), Cursor: c.Cursor}
 }
 
-// FileChanges answers GET /api/v1/files/changes with the changes since a cursor.
-func (a *API) FileChanges(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	guest, req, err := a.watchTarget(r, who)
+// FileChanges returns the changes since a cursor.
+func (a *API) FileChanges(ctx context.Context, c Call, in *watchRequest) (v1.FileChanges, error) {
+	guest, req, err := a.watchTarget(ctx, c, in)
 	if err != nil {
-		return err
+		return v1.FileChanges{}, err
 	}
-	position, changes, err := guest.Changes(r.Context(), req)
-	if err != nil {
-		return err
-	}
-	reply := v1.FileChanges{Cursor: position.Cursor, Reset: position.Reset, Changes: make([]v1.FileChange, len(changes))}
+	position, changes, err := guest.Changes(ctx, req)
+	list := v1.FileChanges{Cursor: position.Cursor, Reset: position.Reset, Changes: make([]v1.FileChange, len(changes))}
 	for i, c := range changes {
-		reply.Changes[i] = changeViewOf(c)
+		list.Changes[i] = ChangeViewOf(c)
 	}
-	return Reply(w, http.StatusOK, reply)
+	return list, err
 }
 
 // WatchFiles answers GET /api/v1/files/watch with changes as they happen: as
 // events, or as messages of a WebSocket.
 func (a *API) WatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	guest, req, err := a.watchTarget(r, who)
+	var in watchRequest
+	if err := in.read(r); err != nil {
+		return err
+	}
+	guest, req, err := a.watchTarget(r.Context(), Call{Who: who}, &in)
 	if err != nil {
 		return err
 	}
@@ -78,7 +94,7 @@ func watchEvents(w http.ResponseWriter, r *http.Request, guest execution.Trees, 
 	err := guest.Watch(r.Context(), req, func(e execution.WatchEvent) error {
 		switch {
 		case e.Change != nil && out.started():
-			return out.sendID(e.Change.Cursor, "change", changeViewOf(*e.Change))
+			return out.sendID(e.Change.Cursor, "change", ChangeViewOf(*e.Change))
 		case e.Position != nil && out.started():
 			return out.sendID(e.Position.Cursor, "reset", watchStartOf(req, e.Position))
 		case e.Position != nil:
@@ -122,7 +138,7 @@ func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Trees, 
 	err := guest.Watch(ctx, req, func(e execution.WatchEvent) error {
 		switch {
 		case e.Change != nil && s != nil:
-			return s.json(left, watchMessage{"change", changeViewOf(*e.Change)})
+			return s.json(left, watchMessage{"change", ChangeViewOf(*e.Change)})
 		case e.Position != nil && s != nil:
 			return s.json(left, resetMessage{"reset", watchStartOf(req, e.Position)})
 		case e.Position == nil:

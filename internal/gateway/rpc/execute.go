@@ -7,34 +7,22 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
-
-func executionOf(m *sandboxv1.ExecuteRequest) (req execution.Request, err error) {
-	req = execution.Request{
-		Sandbox: m.SandboxId, Code: m.Code, Language: m.Language, Context: m.ContextId,
-		Env: m.Env, User: m.User, Cwd: m.Cwd, Stdin: m.Stdin,
-	}
-	if m.TimeoutSeconds != nil && *m.TimeoutSeconds == 0 {
-		req.Timeout = execution.NoTimeout
-	} else if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, 0); err != nil {
-		return req, err
-	}
-	if m.MaxOutputBytes != nil {
-		if req.MaxOutput, err = execution.OutputBound(int(*m.MaxOutputBytes), execution.MaxMaxOutput); err != nil {
-			return req, err
-		}
-	}
-	return req, nil
-}
 
 // Execute implements the service. The end of ctx, the call's context, ends the code.
 func (a *API) Execute(ctx context.Context, r *connect.Request[sandboxv1.ExecuteRequest], out *connect.ServerStream[sandboxv1.ExecuteResponse]) error {
 	if err := checkKnown(r.Msg); err != nil {
 		return err
 	}
-	req, err := executionOf(r.Msg)
+	var asked v1.ExecuteRequest
+	if err := take(&asked, r.Msg); err != nil {
+		return err
+	}
+	req, err := rest.ExecutionRequest(&asked)
 	if err != nil {
 		return err
 	}

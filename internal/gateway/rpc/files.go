@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 
 	"connectrpc.com/connect"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	filev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
@@ -20,7 +20,7 @@ type files struct{ guests *execution.Guests }
 
 // open returns the Guest of a Sandbox.
 func (s files) open(ctx context.Context, idOrName string) (execution.Guest, error) {
-	id, err := required(idOrName)
+	id, err := v1.Target{SandboxID: idOrName}.Required()
 	if err != nil {
 		return nil, err
 	}
@@ -40,15 +40,6 @@ func (s files) about(ctx context.Context, m interface {
 	}
 	guest, err := s.open(ctx, m.GetSandboxId())
 	return guest, p, err
-}
-
-func entryOf(e execution.Entry) *filev1.Entry {
-	return &filev1.Entry{
-		Name: text(e.Name), Path: text(e.Path), Type: e.Kind(), SizeBytes: max(e.Size, 0),
-		Mode:  "0" + strconv.FormatUint(uint64(e.Mode&0o7777), 8),
-		Owner: text(e.Owner), Group: text(e.Group),
-		ModifiedAt: timestamp(execution.Plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
-	}
 }
 
 func readOptionsOf(m *filev1.ReadRequest) (execution.ReadOptions, error) {
@@ -206,125 +197,5 @@ func (s files) Write(ctx context.Context, in *connect.ClientStream[filev1.WriteR
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&filev1.WriteResponse{Entry: entryOf(entry)}), nil
-}
-
-// List implements the service.
-func (s files) List(ctx context.Context, r *connect.Request[filev1.ListRequest]) (*connect.Response[filev1.ListResponse], error) {
-	depth := 1
-	if r.Msg.Depth != nil {
-		depth = int(*r.Msg.Depth)
-	}
-	if depth < 1 || depth > execution.MaxDepth {
-		return nil, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
-	}
-	guest, p, err := s.about(ctx, r.Msg)
-	if err != nil {
-		return nil, err
-	}
-	entries, truncated, err := guest.List(ctx, p, depth)
-	if err != nil {
-		return nil, err
-	}
-	res := &filev1.ListResponse{Path: p, Truncated: truncated}
-	for _, e := range entries {
-		res.Entries = append(res.Entries, entryOf(e))
-	}
-	return connect.NewResponse(res), nil
-}
-
-// Stat implements the service.
-func (s files) Stat(ctx context.Context, r *connect.Request[filev1.StatRequest]) (*connect.Response[filev1.StatResponse], error) {
-	guest, p, err := s.about(ctx, r.Msg)
-	if err != nil {
-		return nil, err
-	}
-	entry, err := guest.Stat(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&filev1.StatResponse{Entry: entryOf(entry)}), nil
-}
-
-// MakeDir implements the service.
-func (s files) MakeDir(ctx context.Context, r *connect.Request[filev1.MakeDirRequest]) (*connect.Response[filev1.MakeDirResponse], error) {
-	guest, p, err := s.about(ctx, r.Msg)
-	if err != nil {
-		return nil, err
-	}
-	entry, err := guest.MakeDir(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&filev1.MakeDirResponse{Entry: entryOf(entry)}), nil
-}
-
-// Move implements the service.
-func (s files) Move(ctx context.Context, r *connect.Request[filev1.MoveRequest]) (*connect.Response[filev1.MoveResponse], error) {
-	source, err := execution.Path("source", r.Msg.Source)
-	if err != nil {
-		return nil, err
-	}
-	destination, err := execution.Path("destination", r.Msg.Destination)
-	if err != nil {
-		return nil, err
-	}
-	guest, err := s.open(ctx, r.Msg.SandboxId)
-	if err != nil {
-		return nil, err
-	}
-	entry, err := guest.Move(ctx, source, destination)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&filev1.MoveResponse{Entry: entryOf(entry)}), nil
-}
-
-// Copy implements the service.
-func (s files) Copy(ctx context.Context, r *connect.Request[filev1.CopyRequest]) (*connect.Response[filev1.CopyResponse], error) {
-	m := r.Msg
-	req := execution.CopyRequest{Source: m.Source, Destination: m.Destination, Recursive: m.Recursive, Overwrite: m.Overwrite, User: m.User}
-	if err := req.Complete(); err != nil {
-		return nil, err
-	}
-	guest, err := s.open(ctx, m.SandboxId)
-	if err != nil {
-		return nil, err
-	}
-	copied, err := guest.Copy(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&filev1.CopyResponse{
-		Entry: entryOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped,
-	}), nil
-}
-
-// Chmod implements the service.
-func (s files) Chmod(ctx context.Context, r *connect.Request[filev1.ChmodRequest]) (*connect.Response[filev1.ChmodResponse], error) {
-	req := execution.ChmodRequest{Path: r.Msg.Path, Recursive: r.Msg.Recursive, User: r.Msg.User}
-	if err := req.Complete(r.Msg.Mode); err != nil {
-		return nil, err
-	}
-	guest, err := s.open(ctx, r.Msg.SandboxId)
-	if err != nil {
-		return nil, err
-	}
-	changed, err := guest.Chmod(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&filev1.ChmodResponse{Path: req.Path, Changed: changed}), nil
-}
-
-// Remove implements the service.
-func (s files) Remove(ctx context.Context, r *connect.Request[filev1.RemoveRequest]) (*connect.Response[filev1.RemoveResponse], error) {
-	guest, p, err := s.about(ctx, r.Msg)
-	if err != nil {
-		return nil, err
-	}
-	if err := execution.Remove(ctx, guest, p, r.Msg.Recursive); err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&filev1.RemoveResponse{}), nil
+	return connect.NewResponse(messageOf(&filev1.WriteResponse{}, rest.FileViewOf(entry))), nil
 }

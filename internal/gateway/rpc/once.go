@@ -65,11 +65,12 @@ func (once Once) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 
 // nameTarget sets the target of the audit entry for a call whose handler did not run.
 func nameTarget(ctx context.Context, request proto.Message) {
-	switch m := request.(type) {
-	case interface{ GetKeyId() string }:
-		rest.Names(ctx, m.GetKeyId())
-	case interface{ GetSandboxId() string }:
-		rest.Names(ctx, m.GetSandboxId())
+	m := request.ProtoReflect()
+	for _, name := range []protoreflect.Name{"key_id", "sandbox_id"} {
+		if id := m.Descriptor().Fields().ByName(name); id != nil {
+			rest.Names(ctx, m.Get(id).String())
+			return
+		}
 	}
 }
 

@@ -1,5 +1,6 @@
-// Package rpc has the public services of Connect and gRPC: it decodes a call, calls,
-// and encodes the answer. It holds no rules of its own.
+// Package rpc has the public services of Connect and gRPC. A call of one request and one
+// answer carries out the same function as REST: one adapter translates the messages.
+// Streams have handlers of their own. The package holds no rules.
 package rpc
 
 import (
@@ -16,44 +17,30 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	contextv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/context/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/context/v1/contextv1connect"
 	filev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1/filev1connect"
 	gitv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/git/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/git/v1/gitv1connect"
 	keyv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/key/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/key/v1/keyv1connect"
 	processv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/process/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/process/v1/processv1connect"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1/sandboxv1connect"
 	secretv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/secret/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/secret/v1/secretv1connect"
 	templatev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1/templatev1connect"
 	volumev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/volume/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/volume/v1/volumev1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
 // API holds the services that the calls need. All fields are required.
 type API struct {
-	Sandboxes      sandbox.SandboxReader
-	Lifecycle      sandbox.Lifecycle
-	Updates        sandbox.Updates
-	Snapshots      sandbox.Snapshots
-	Volumes        sandbox.Volumes
-	NodeVolumes    sandbox.NodeVolumes
 	Guests         *execution.Guests
 	Executions     *execution.Service
-	Templates      sandbox.TemplateCatalog
 	TemplateBuilds sandbox.TemplateBuilds
-	Keys           *keys.Service
-	Secrets        *secrets.Service
-	Once           Once
+	// Unary are the operations of calls, by procedure.
+	Unary map[string]Unary
+	Once  Once
 }
 
 // MaxStreamed bounds one message of a stream of any length, in bytes.
@@ -62,50 +49,69 @@ const MaxStreamed = 4 << 20
 // Service is a service that clients call.
 type Service struct {
 	Name string // its full name in gRPC
-	// Procedures are the paths of its calls.
-	Procedures []string
-	// Handler answers the calls, through Serve.
-	Handler http.Handler
+	// Calls answer the calls by their paths, through Serve.
+	Calls map[string]http.Handler
 }
 
-// Services returns all services of an API.
+// Services returns all services of an API. It panics for a call that nothing answers:
+// that is a bug.
 func Services(a *API) []Service {
-	options := []connect.HandlerOption{
+	own := a.ownHandlers()
+	var all []Service
+	for _, file := range []protoreflect.FileDescriptor{
+		sandboxv1.File_cloudsandbox_sandbox_v1_sandbox_proto, processv1.File_cloudsandbox_process_v1_process_proto,
+		filev1.File_cloudsandbox_file_v1_file_proto, contextv1.File_cloudsandbox_context_v1_context_proto,
+		templatev1.File_cloudsandbox_template_v1_template_proto, gitv1.File_cloudsandbox_git_v1_git_proto,
+		keyv1.File_cloudsandbox_key_v1_key_proto, secretv1.File_cloudsandbox_secret_v1_secret_proto,
+		volumev1.File_cloudsandbox_volume_v1_volume_proto,
+	} {
+		described := file.Services().Get(0)
+		s := Service{Name: string(described.FullName()), Calls: map[string]http.Handler{}}
+		for i := range described.Methods().Len() {
+			method := described.Methods().Get(i)
+			procedure := fmt.Sprintf("/%s/%s", s.Name, method.Name())
+			op, ok := a.Unary[procedure]
+			switch {
+			case own[procedure] != nil:
+				s.Calls[procedure] = own[procedure]
+			case ok:
+				s.Calls[procedure] = unary(procedure, method, op, a.options()...)
+			default:
+				panic("rpc: nothing answers " + procedure)
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func (a *API) options() []connect.HandlerOption {
+	return []connect.HandlerOption{
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 		connect.WithCompression("gzip", nil, nil), // a message is never larger than its body, which is bounded
 		connect.WithInterceptors(translator{}, a.Once),
 	}
-	_, sandboxes := sandboxv1connect.NewSandboxServiceHandler(a, options...)
-	_, file := filev1connect.NewFileServiceHandler(files{a.Guests}, append(options, connect.WithReadMaxBytes(MaxStreamed))...)
-	_, contexts := contextv1connect.NewContextServiceHandler(contexts{a.Executions}, options...)
-	_, process := processv1connect.NewProcessServiceHandler(processes{a.Executions}, options...)
-	_, templates := templatev1connect.NewTemplateServiceHandler(templates{a.Templates, a.TemplateBuilds}, append(options, connect.WithReadMaxBytes(MaxRecipe))...)
-	_, git := gitv1connect.NewGitServiceHandler(repositories{a.Guests}, options...)
-	_, key := keyv1connect.NewKeyServiceHandler(apiKeys{a.Keys}, options...)
-	_, secret := secretv1connect.NewSecretServiceHandler(secretStore{a.Secrets, a.Updates}, options...)
-	_, volume := volumev1connect.NewVolumeServiceHandler(volumes{a.Volumes, a.NodeVolumes}, options...)
-	return []Service{
-		serviceOf(sandboxv1.File_cloudsandbox_sandbox_v1_sandbox_proto, sandboxes),
-		serviceOf(processv1.File_cloudsandbox_process_v1_process_proto, process),
-		serviceOf(filev1.File_cloudsandbox_file_v1_file_proto, file),
-		serviceOf(contextv1.File_cloudsandbox_context_v1_context_proto, contexts),
-		serviceOf(templatev1.File_cloudsandbox_template_v1_template_proto, templates),
-		serviceOf(gitv1.File_cloudsandbox_git_v1_git_proto, git),
-		serviceOf(keyv1.File_cloudsandbox_key_v1_key_proto, key),
-		serviceOf(secretv1.File_cloudsandbox_secret_v1_secret_proto, secret),
-		serviceOf(volumev1.File_cloudsandbox_volume_v1_volume_proto, volume),
-	}
 }
 
-// serviceOf is the one service in a file descriptor.
-func serviceOf(file protoreflect.FileDescriptor, h http.Handler) Service {
-	described := file.Services().Get(0)
-	s := Service{Name: string(described.FullName()), Handler: h}
-	for i := range described.Methods().Len() {
-		s.Procedures = append(s.Procedures, fmt.Sprintf("/%s/%s", s.Name, described.Methods().Get(i).Name()))
+// ownHandlers answer the calls whose bytes flow as REST's do not: streams, and the start
+// of a Process, whose output may be many megabytes. All others are a Unary.
+func (a *API) ownHandlers() map[string]http.Handler {
+	options := a.options()
+	streamed := append(a.options(), connect.WithReadMaxBytes(MaxStreamed))
+	f, p, t := files{a.Guests}, processes{a.Executions}, builds{a.TemplateBuilds}
+	return map[string]http.Handler{
+		sandboxv1connect.SandboxServiceExecuteProcedure:    connect.NewServerStreamHandler(sandboxv1connect.SandboxServiceExecuteProcedure, a.Execute, options...),
+		processv1connect.ProcessServiceStartProcedure:      connect.NewUnaryHandler(processv1connect.ProcessServiceStartProcedure, p.Start, options...),
+		processv1connect.ProcessServiceOutputProcedure:     connect.NewServerStreamHandler(processv1connect.ProcessServiceOutputProcedure, p.Output, options...),
+		filev1connect.FileServiceReadProcedure:             connect.NewServerStreamHandler(filev1connect.FileServiceReadProcedure, f.Read, options...),
+		filev1connect.FileServiceWriteProcedure:            connect.NewClientStreamHandler(filev1connect.FileServiceWriteProcedure, f.Write, streamed...),
+		filev1connect.FileServiceArchiveProcedure:          connect.NewServerStreamHandler(filev1connect.FileServiceArchiveProcedure, f.Archive, options...),
+		filev1connect.FileServiceExtractProcedure:          connect.NewClientStreamHandler(filev1connect.FileServiceExtractProcedure, f.Extract, streamed...),
+		filev1connect.FileServiceWatchProcedure:            connect.NewServerStreamHandler(filev1connect.FileServiceWatchProcedure, f.Watch, options...),
+		templatev1connect.TemplateServiceBuildProcedure:    connect.NewClientStreamHandler(templatev1connect.TemplateServiceBuildProcedure, t.Build, append(a.options(), connect.WithReadMaxBytes(MaxRecipe))...),
+		templatev1connect.TemplateServiceBuildLogProcedure: connect.NewServerStreamHandler(templatev1connect.TemplateServiceBuildLogProcedure, t.BuildLog, options...),
 	}
-	return s
 }
 
 // Serve answers one call of who with h. The error that it returns, if any, has already

@@ -3,12 +3,12 @@ package rpc
 import (
 	"context"
 	"io"
-	"strconv"
 
 	"connectrpc.com/connect"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	templatev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
@@ -16,67 +16,8 @@ import (
 // and the rest.
 const MaxRecipe = 16 << 20
 
-// templates is the service of Templates and their builds.
-type templates struct {
-	templates sandbox.TemplateCatalog
-	builds    sandbox.TemplateBuilds
-}
-
-func templateOf(t sandbox.Template) *templatev1.Template {
-	return &templatev1.Template{
-		Template: rest.TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: text(t.Source),
-		Packages: texts(t.Packages), Env: textMap(t.Env), Start: text(t.Start), Ready: text(t.Ready), SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: timestamp(t.CreatedAt),
-	}
-}
-
-// textMap applies text to each key and value.
-func textMap(m map[string]string) map[string]string {
-	out := make(map[string]string, len(m))
-	for key, value := range m {
-		out[text(key)] = text(value)
-	}
-	return out
-}
-
-func buildOf(b sandbox.TemplateBuild) *templatev1.Build {
-	v := &templatev1.Build{
-		BuildId: b.ID, Template: b.Template, Source: text(b.Source), State: string(b.State), Progress: text(b.Progress),
-		CreatedAt: timestamp(b.CreatedAt), StartedAt: timestamp(b.StartedAt), EndedAt: timestamp(b.EndedAt),
-		Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
-	}
-	if b.Failure != nil {
-		v.Error = &templatev1.Failure{Code: string(b.Failure.Code), Message: text(b.Failure.Message)}
-	}
-	return v
-}
-
-func recipeOf(m *templatev1.Recipe) (sandbox.TemplateRequest, error) {
-	req := sandbox.TemplateRequest{
-		Template: m.Template, Source: m.Source, Packages: m.Packages, Env: m.Env, Start: m.Start, Ready: m.Ready, Bare: m.Bare, Force: m.Force,
-		Dockerfile: m.Dockerfile, BuildArgs: m.BuildArgs,
-	}
-	switch {
-	case m.Template == "":
-		return req, sandbox.Errorf(sandbox.Invalid, "template, its name, is missing")
-	case m.Source == "" && m.Dockerfile == "":
-		return req, rest.ErrNoSource
-	}
-	for _, f := range m.Files {
-		file := sandbox.TemplateFile{Path: f.Path, Content: f.Content, User: f.Owner == "user"}
-		if f.Mode != "" {
-			mode, err := strconv.ParseUint(f.Mode, 8, 32)
-			if err != nil {
-				return req, sandbox.Errorf(sandbox.Invalid, `the mode of %.80q must be octal, for example "0755"`, f.Path)
-			}
-			file.Mode = uint32(mode)
-		}
-		if f.Owner != "" && f.Owner != "root" && f.Owner != "user" {
-			return req, sandbox.Errorf(sandbox.Invalid, "the owner of %.80q must be root or user", f.Path)
-		}
-		req.Files = append(req.Files, file)
-	}
-	return req, nil
-}
+// builds are the calls of streams about builds of Templates.
+type builds struct{ builds sandbox.TemplateBuilds }
 
 // following are the messages after the recipe: pieces of files, and then of an archive.
 type following struct {
@@ -143,7 +84,7 @@ func (p *pieces) Read(buf []byte) (int, error) {
 const withArchive = "tar:"
 
 // Build implements the service.
-func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev1.BuildRequest]) (*connect.Response[templatev1.BuildResponse], error) {
+func (s builds) Build(ctx context.Context, in *connect.ClientStream[templatev1.BuildRequest]) (*connect.Response[templatev1.BuildResponse], error) {
 	if !in.Receive() {
 		if err := in.Err(); err != nil {
 			return nil, err
@@ -156,7 +97,11 @@ func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev
 	if first.GetRecipe() == nil {
 		return nil, sandbox.Errorf(sandbox.Invalid, "recipe is missing: it is the first message of a build")
 	}
-	req, err := recipeOf(first.GetRecipe())
+	var recipe v1.TemplateRequest
+	if err := take(&recipe, first.GetRecipe()); err != nil {
+		return nil, err
+	}
+	req, err := rest.TemplateRequest(&recipe)
 	if err != nil {
 		return nil, err
 	}
@@ -189,69 +134,11 @@ func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev
 		return nil, err
 	}
 	rest.Made(ctx, b.ID)
-	return connect.NewResponse(&templatev1.BuildResponse{Build: buildOf(b)}), nil
-}
-
-// List implements the service.
-func (s templates) List(ctx context.Context, _ *connect.Request[templatev1.ListRequest]) (*connect.Response[templatev1.ListResponse], error) {
-	all, err := s.templates.List(ctx, tenantOf(ctx))
-	if err != nil {
-		return nil, err
-	}
-	res := &templatev1.ListResponse{}
-	for _, t := range all {
-		res.Templates = append(res.Templates, templateOf(t))
-	}
-	return connect.NewResponse(res), nil
-}
-
-// Get implements the service.
-func (s templates) Get(ctx context.Context, r *connect.Request[templatev1.GetRequest]) (*connect.Response[templatev1.GetResponse], error) {
-	found, versions, err := s.templates.Versions(ctx, tenantOf(ctx), r.Msg.Template)
-	if err != nil {
-		return nil, err
-	}
-	res := &templatev1.GetResponse{Template: templateOf(found)}
-	for _, t := range versions {
-		res.Versions = append(res.Versions, templateOf(t))
-	}
-	return connect.NewResponse(res), nil
-}
-
-// Remove implements the service.
-func (s templates) Remove(ctx context.Context, r *connect.Request[templatev1.RemoveRequest]) (*connect.Response[templatev1.RemoveResponse], error) {
-	rest.Names(ctx, r.Msg.Template)
-	gone, err := s.templates.Remove(ctx, tenantOf(ctx), r.Msg.Template)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&templatev1.RemoveResponse{Removed: gone.Names, FreedBytes: gone.FreedBytes}), nil
-}
-
-// ListBuilds implements the service.
-func (s templates) ListBuilds(ctx context.Context, _ *connect.Request[templatev1.ListBuildsRequest]) (*connect.Response[templatev1.ListBuildsResponse], error) {
-	all, err := s.builds.Builds(ctx, tenantOf(ctx))
-	if err != nil {
-		return nil, err
-	}
-	res := &templatev1.ListBuildsResponse{}
-	for _, b := range all {
-		res.Builds = append(res.Builds, buildOf(b))
-	}
-	return connect.NewResponse(res), nil
-}
-
-// GetBuild implements the service.
-func (s templates) GetBuild(ctx context.Context, r *connect.Request[templatev1.GetBuildRequest]) (*connect.Response[templatev1.GetBuildResponse], error) {
-	b, err := s.builds.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&templatev1.GetBuildResponse{Build: buildOf(b)}), nil
+	return connect.NewResponse(messageOf(&templatev1.BuildResponse{}, rest.BuildViewOf(b))), nil
 }
 
 // BuildLog implements the service.
-func (s templates) BuildLog(ctx context.Context, r *connect.Request[templatev1.BuildLogRequest], out *connect.ServerStream[templatev1.BuildLogResponse]) error {
+func (s builds) BuildLog(ctx context.Context, r *connect.Request[templatev1.BuildLogRequest], out *connect.ServerStream[templatev1.BuildLogResponse]) error {
 	if err := checkKnown(r.Msg); err != nil {
 		return err
 	}
@@ -269,15 +156,5 @@ func (s templates) BuildLog(ctx context.Context, r *connect.Request[templatev1.B
 	if err != nil {
 		return err
 	}
-	return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Build{Build: buildOf(b)}})
-}
-
-// CancelBuild implements the service.
-func (s templates) CancelBuild(ctx context.Context, r *connect.Request[templatev1.CancelBuildRequest]) (*connect.Response[templatev1.CancelBuildResponse], error) {
-	rest.Names(ctx, r.Msg.BuildId)
-	b, err := s.builds.CancelBuild(ctx, tenantOf(ctx), r.Msg.BuildId)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&templatev1.CancelBuildResponse{Build: buildOf(b)}), nil
+	return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Build{Build: messageOf(&templatev1.Build{}, rest.BuildViewOf(b))}})
 }

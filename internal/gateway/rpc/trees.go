@@ -10,81 +10,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	filev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
-
-func selectionOf(m *filev1.Selection) execution.FileSelection {
-	return execution.FileSelection{Path: m.GetPath(), Globs: m.GetGlobs(), Hidden: m.GetHidden(), NoIgnore: m.GetNoIgnore()}
-}
-
-// Search implements the service.
-func (s files) Search(ctx context.Context, r *connect.Request[filev1.SearchRequest]) (*connect.Response[filev1.SearchResponse], error) {
-	m := r.Msg
-	req := execution.SearchRequest{
-		User: m.User, Files: selectionOf(m.Files), Pattern: m.Pattern, Literal: m.Literal, IgnoreCase: m.IgnoreCase, Word: m.Word,
-		FilesOnly: m.FilesOnly, MaxResults: execution.DefaultSearchResults, Context: int(m.ContextLines),
-	}
-	if m.MaxResults != nil {
-		req.MaxResults = int(*m.MaxResults)
-	}
-	if err := req.Complete(); err != nil {
-		return nil, err
-	}
-	guest, err := s.open(ctx, m.SandboxId)
-	if err != nil {
-		return nil, err
-	}
-	found, err := guest.Search(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	res := &filev1.SearchResponse{FilesSearched: found.Files, Truncated: found.Truncated}
-	for _, match := range found.Matches {
-		res.Matches = append(res.Matches, matchOf(match))
-	}
-	return connect.NewResponse(res), nil
-}
-
-func matchOf(m execution.Match) *filev1.Match {
-	v := &filev1.Match{Path: text(m.Path), Line: m.Line, Text: text(m.Text), Cut: m.Cut, Before: texts(m.Before), After: texts(m.After)}
-	for _, s := range m.Spans {
-		v.Spans = append(v.Spans, &filev1.Span{Start: int32(s.Start), End: int32(s.End)})
-	}
-	return v
-}
-
-// texts applies text to each.
-func texts(all []string) []string {
-	out := make([]string, len(all))
-	for i, s := range all {
-		out[i] = text(s)
-	}
-	return out
-}
-
-// Replace implements the service.
-func (s files) Replace(ctx context.Context, r *connect.Request[filev1.ReplaceRequest]) (*connect.Response[filev1.ReplaceResponse], error) {
-	m := r.Msg
-	req := execution.ReplaceRequest{
-		User: m.User, Files: selectionOf(m.Files), Pattern: m.Pattern, Regex: m.Regex, IgnoreCase: m.IgnoreCase,
-		Expected: m.ExpectedCount, DryRun: m.DryRun,
-	}
-	if err := req.Complete(m.Replacement); err != nil {
-		return nil, err
-	}
-	guest, err := s.open(ctx, m.SandboxId)
-	if err != nil {
-		return nil, err
-	}
-	done, err := guest.Replace(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	res := &filev1.ReplaceResponse{Count: done.Count, FilesTooLarge: done.TooLarge}
-	for _, f := range done.Files {
-		res.Files = append(res.Files, &filev1.ReplacedFile{Path: text(f.Path), Count: f.Count, Lines: f.Lines})
-	}
-	return connect.NewResponse(res), nil
-}
 
 // archiveOf checks the format and the user of an archive in a message.
 func archiveOf(m interface {
@@ -156,14 +83,6 @@ func watchOf(m interface {
 	return req, req.Complete()
 }
 
-func positionOf(p execution.WatchPosition) *filev1.Position {
-	return &filev1.Position{Cursor: text(p.Cursor), Reset_: p.Reset}
-}
-
-func fileChangeOf(c execution.FileChange) *filev1.Change {
-	return &filev1.Change{Type: string(c.Type), Path: text(c.Path), Cursor: text(c.Cursor)}
-}
-
 // Watch implements the service.
 func (s files) Watch(ctx context.Context, r *connect.Request[filev1.WatchRequest], out *connect.ServerStream[filev1.WatchResponse]) error {
 	if err := checkKnown(r.Msg); err != nil {
@@ -182,31 +101,10 @@ func (s files) Watch(ctx context.Context, r *connect.Request[filev1.WatchRequest
 		switch {
 		case e.Position != nil:
 			begun = true
-			return out.Send(&filev1.WatchResponse{Event: &filev1.WatchResponse_Position{Position: positionOf(*e.Position)}})
+			return out.Send(&filev1.WatchResponse{Event: &filev1.WatchResponse_Position{Position: &filev1.Position{Cursor: text(e.Position.Cursor), Reset_: e.Position.Reset}}})
 		case e.Change != nil && begun:
-			return out.Send(&filev1.WatchResponse{Event: &filev1.WatchResponse_Change{Change: fileChangeOf(*e.Change)}})
+			return out.Send(&filev1.WatchResponse{Event: &filev1.WatchResponse_Change{Change: messageOf(&filev1.Change{}, rest.ChangeViewOf(*e.Change))}})
 		}
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
 	})
-}
-
-// Changes implements the service.
-func (s files) Changes(ctx context.Context, r *connect.Request[filev1.ChangesRequest]) (*connect.Response[filev1.ChangesResponse], error) {
-	req, err := watchOf(r.Msg)
-	if err != nil {
-		return nil, err
-	}
-	guest, err := s.open(ctx, r.Msg.SandboxId)
-	if err != nil {
-		return nil, err
-	}
-	position, changes, err := guest.Changes(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	res := &filev1.ChangesResponse{Position: positionOf(position)}
-	for _, c := range changes {
-		res.Changes = append(res.Changes, fileChangeOf(c))
-	}
-	return connect.NewResponse(res), nil
 }

@@ -1,0 +1,440 @@
+package rpc
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
+)
+
+// Messages and the types of api/v1 have fields of the same names. The exceptions are:
+//
+//   - A message within a message groups fields of one object in JSON, where that object
+//     has no object of its name: "sandbox" in a GetResponse, "repository" in a
+//     StatusRequest.
+//   - A message that has only a list stands for a list that may be absent.
+//   - A map in a message has no null: "remove_metadata" lists the keys of "metadata" that
+//     are null in JSON.
+//   - "files_only" is the opposite of "memory".
+//   - A network policy is a text, and its rules are JSON in it.
+//   - A Failure in a text is its sentence.
+//   - The names in renamed.
+var renamed = map[protoreflect.FullName]string{
+	"cloudsandbox.sandbox.v1.CreateResponse.created": "IsNew", // which REST says by the status
+	"cloudsandbox.sandbox.v1.ListResponse.sandboxes": "sessions",
+	"cloudsandbox.sandbox.v1.ForkResponse.copies":    "forks",
+	"cloudsandbox.key.v1.CreateResponse.secret":      "key",
+	"cloudsandbox.key.v1.RotateResponse.secret":      "key",
+	"cloudsandbox.template.v1.File.content":          "content_base64",
+}
+
+// jsonField is a field of the JSON of a struct.
+type jsonField struct {
+	index    []int
+	of       reflect.Type // not a pointer
+	optional bool         // absent when it is zero
+}
+
+// jsonFields returns the fields of the JSON of a struct by their names. A field that is
+// not in the JSON has its name in Go.
+func jsonFields(t reflect.Type) map[string]jsonField {
+	all := map[string]jsonField{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous || !f.IsExported() {
+			continue
+		}
+		if name == "-" {
+			name = f.Name
+		}
+		all[name] = jsonField{f.Index, pointed(f.Type), options != ""}
+	}
+	return all
+}
+
+// pointed is t, or the type that the pointer t points to.
+func pointed(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+// step copies one field of a message.
+type step struct {
+	field protoreflect.FieldDescriptor
+	jsonField
+	kind stepKind
+}
+
+type stepKind int
+
+const (
+	copied   stepKind = iota
+	grouped           // the fields of the message belong to the same struct
+	removals          // keys of the map that are null
+	inverted
+)
+
+// plan is how a message is copied to or from a struct.
+type plan struct {
+	steps  []step
+	lacked []protoreflect.FieldDescriptor // fields that the struct does not have
+}
+
+type planKey struct {
+	message protoreflect.FullName
+	of      reflect.Type
+}
+
+var plans sync.Map // of planKey to *plan
+
+// planOf returns the plan for a message and a struct.
+func planOf(d protoreflect.MessageDescriptor, t reflect.Type) *plan {
+	key := planKey{d.FullName(), t}
+	if known, ok := plans.Load(key); ok {
+		return known.(*plan)
+	}
+	p, fields := &plan{}, jsonFields(t)
+	for i := range d.Fields().Len() {
+		p.add(d.Fields().Get(i), fields, t)
+	}
+	plans.Store(key, p)
+	return p
+}
+
+func (p *plan) add(f protoreflect.FieldDescriptor, fields map[string]jsonField, t reflect.Type) {
+	name := string(f.Name())
+	if other, ok := renamed[f.FullName()]; ok {
+		name = other
+	}
+	if to, ok := fields[name]; ok && (!isGroup(f) || to.of.Kind() != reflect.String || isUnmarshaler(to.of)) {
+		p.steps = append(p.steps, step{f, to, copied})
+		return
+	}
+	if to, ok := fields[strings.TrimPrefix(name, "remove_")]; ok && f.IsList() && to.of.Kind() == reflect.Map {
+		p.steps = append(p.steps, step{f, to, removals})
+		return
+	}
+	if to, ok := fields["memory"]; ok && name == "files_only" {
+		p.steps = append(p.steps, step{f, to, inverted})
+		return
+	}
+	if !isGroup(f) {
+		p.lacked = append(p.lacked, f)
+		return
+	}
+	p.steps = append(p.steps, step{field: f, kind: grouped})
+	p.lacked = append(p.lacked, planOf(f.Message(), t).lacked...)
+}
+
+// isGroup reports whether a field is a single message of ours.
+func isGroup(f protoreflect.FieldDescriptor) bool {
+	return f.Kind() == protoreflect.MessageKind && !f.IsList() && !f.IsMap() && f.Message().FullName() != timestampName
+}
+
+var (
+	timestampName = (&timestamppb.Timestamp{}).ProtoReflect().Descriptor().FullName()
+	unmarshaler   = reflect.TypeFor[json.Unmarshaler]()
+)
+
+func isUnmarshaler(t reflect.Type) bool { return reflect.PointerTo(t).Implements(unmarshaler) }
+
+// take sets the struct that to points to from a request.
+func take(to any, from proto.Message) error {
+	return fill(reflect.ValueOf(to).Elem(), from.ProtoReflect())
+}
+
+// fill sets the struct to from a message.
+func fill(to reflect.Value, from protoreflect.Message) error {
+	for _, s := range planOf(from.Descriptor(), to.Type()).steps {
+		if !from.Has(s.field) {
+			continue
+		}
+		var err error
+		switch value := from.Get(s.field); s.kind {
+		case grouped:
+			err = fill(to, value.Message())
+		case removals:
+			err = remove(string(s.field.Name()), to.FieldByIndex(s.index), value.List())
+		case inverted:
+			to.FieldByIndex(s.index).Set(reflect.ValueOf(new(!value.Bool())))
+		default:
+			err = fillField(to.FieldByIndex(s.index), s.field, value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove sets keys of the map to to nil. A key that has a value already is Invalid.
+func remove(name string, to reflect.Value, keys protoreflect.List) error {
+	if to.IsNil() {
+		to.Set(reflect.MakeMap(to.Type()))
+	}
+	for i := range keys.Len() {
+		key := reflect.ValueOf(keys.Get(i).String())
+		if old := to.MapIndex(key); old.IsValid() && !old.IsNil() {
+			return sandbox.Errorf(sandbox.Invalid, "%s both sets and removes %.64q", strings.TrimPrefix(name, "remove_"), key)
+		}
+		to.SetMapIndex(key, reflect.Zero(to.Type().Elem()))
+	}
+	return nil
+}
+
+func fillField(to reflect.Value, f protoreflect.FieldDescriptor, from protoreflect.Value) error {
+	if to.Kind() == reflect.Pointer {
+		to.Set(reflect.New(to.Type().Elem()))
+		to = to.Elem()
+	}
+	switch decoder := to.Addr().Interface().(type) {
+	case *v1.Network:
+		return fieldError(f, decoder.UnmarshalJSON(v1.ShownNetwork(sandbox.NetworkPolicy(from.String()))))
+	case json.Unmarshaler:
+		raw, err := jsonOf(f, from)
+		if err != nil {
+			return err
+		}
+		return fieldError(f, decoder.UnmarshalJSON(raw))
+	}
+	switch {
+	case f.IsList():
+		list := from.List()
+		to.Set(reflect.MakeSlice(to.Type(), list.Len(), list.Len()))
+		for i := range list.Len() {
+			if err := fillValue(to.Index(i), list.Get(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case f.IsMap():
+		to.Set(reflect.MakeMap(to.Type()))
+		from.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+			one := reflect.ValueOf(value.String())
+			if to.Type().Elem().Kind() == reflect.Pointer {
+				one = reflect.ValueOf(new(value.String()))
+			}
+			to.SetMapIndex(reflect.ValueOf(key.String()), one)
+			return true
+		})
+		return nil
+	}
+	return fillValue(to, from)
+}
+
+func fillValue(to reflect.Value, from protoreflect.Value) error {
+	switch value := from.Interface().(type) {
+	case string:
+		to.SetString(value)
+	case bool:
+		to.SetBool(value)
+	case int32:
+		to.SetInt(int64(value))
+	case int64:
+		to.SetInt(value)
+	case float64:
+		to.SetFloat(value)
+	case []byte:
+		to.SetBytes(value)
+	case protoreflect.Message:
+		return fill(to, value)
+	}
+	return nil
+}
+
+// jsonOf is the JSON of a field.
+func jsonOf(f protoreflect.FieldDescriptor, from protoreflect.Value) ([]byte, error) {
+	if f.Kind() == protoreflect.MessageKind && !f.IsList() {
+		inner := f.Message().Fields()
+		if inner.Len() != 1 || !inner.Get(0).IsList() {
+			return protojson.MarshalOptions{UseProtoNames: true}.Marshal(from.Message().Interface())
+		}
+		f = inner.Get(0)
+		from = from.Message().Get(f)
+	}
+	if !f.IsList() {
+		raw, err := json.Marshal(from.Interface())
+		if err != nil { // a number that JSON does not have
+			raw = []byte(`"` + from.String() + `"`)
+		}
+		return raw, nil
+	}
+	all := []json.RawMessage{}
+	for i := range from.List().Len() {
+		one := from.List().Get(i)
+		var raw []byte
+		var err error
+		if f.Kind() == protoreflect.MessageKind {
+			raw, err = protojson.MarshalOptions{UseProtoNames: true}.Marshal(one.Message().Interface())
+		} else {
+			raw, err = json.Marshal(one.Interface())
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, raw)
+	}
+	return json.Marshal(all)
+}
+
+// fieldError is the client's error for a type's own error about a field.
+func fieldError(f protoreflect.FieldDescriptor, err error) error {
+	var coded *sandbox.Error
+	var kind *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &coded):
+		return coded
+	case errors.As(err, &kind) && kind.Type == reflect.TypeFor[v1.Seconds]():
+		return sandbox.NotSeconds(string(f.Name()), strings.Trim(kind.Value, `"`))
+	}
+	return sandbox.Errorf(sandbox.Invalid, "%s is malformed", f.Name()).WithCause(err)
+}
+
+// messageOf shows an answer as a message.
+func messageOf[M proto.Message](to M, answer any) M {
+	show(to.ProtoReflect(), reflect.ValueOf(answer))
+	return to
+}
+
+// show sets a message from the struct from.
+func show(to protoreflect.Message, from reflect.Value) {
+	for _, s := range planOf(to.Descriptor(), from.Type()).steps {
+		if s.kind == grouped {
+			part := to.NewField(s.field)
+			show(part.Message(), from)
+			if !empty(part.Message()) {
+				to.Set(s.field, part)
+			}
+			continue
+		}
+		value, err := from.FieldByIndexErr(s.index)
+		if err != nil || s.optional && value.IsZero() {
+			continue // also an embedded pointer that is nil
+		}
+		if value.Kind() == reflect.Pointer {
+			if value.IsNil() {
+				continue
+			}
+			value = value.Elem()
+		}
+		showField(to, s.field, value)
+	}
+}
+
+func empty(m protoreflect.Message) bool {
+	some := false
+	m.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool { some = true; return false })
+	return !some
+}
+
+func showField(to protoreflect.Message, f protoreflect.FieldDescriptor, from reflect.Value) {
+	switch value := from.Interface().(type) {
+	case time.Time:
+		if !value.IsZero() {
+			to.Set(f, protoreflect.ValueOfMessage(timestamp(value).ProtoReflect()))
+		}
+		return
+	case v1.Failure:
+		to.Set(f, protoreflect.ValueOfString(text(value.Message)))
+		return
+	case json.RawMessage:
+		showJSON(to, f, value)
+		return
+	}
+	switch {
+	case f.IsList():
+		list := to.Mutable(f).List()
+		for i := range from.Len() {
+			if f.Kind() == protoreflect.MessageKind {
+				show(list.AppendMutable().Message(), from.Index(i))
+			} else {
+				list.Append(scalar(f, from.Index(i)))
+			}
+		}
+	case f.IsMap():
+		all := to.Mutable(f).Map()
+		for key, value := range from.Seq2() {
+			all.Set(protoreflect.ValueOfString(text(key.String())).MapKey(), protoreflect.ValueOfString(text(value.String())))
+		}
+	case f.Kind() == protoreflect.MessageKind:
+		show(to.Mutable(f).Message(), from)
+	default:
+		to.Set(f, scalar(f, from))
+	}
+}
+
+// showJSON sets a text to JSON, without the quotes of a string, or a list of messages to
+// a list in JSON. JSON that cannot be read is left out.
+func showJSON(to protoreflect.Message, f protoreflect.FieldDescriptor, raw json.RawMessage) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return
+	}
+	if !f.IsList() {
+		value := string(raw)
+		if raw[0] == '"' && json.Unmarshal(raw, &value) != nil {
+			return
+		}
+		to.Set(f, protoreflect.ValueOfString(text(value)))
+		return
+	}
+	var all []json.RawMessage
+	if json.Unmarshal(raw, &all) != nil {
+		return
+	}
+	list := to.NewField(f)
+	for _, one := range all {
+		if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(one, list.List().AppendMutable().Message().Interface()) != nil {
+			return
+		}
+	}
+	to.Set(f, list)
+}
+
+func scalar(f protoreflect.FieldDescriptor, from reflect.Value) protoreflect.Value {
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString(text(from.String()))
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(from.Bool())
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(from.Int()))
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(from.Int())
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(from.Uint()))
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(from.Float())
+	}
+	panic("rpc: " + string(f.FullName()) + " is of a kind that no answer has")
+}
+
+// timestamp is absent for the zero time.
+func timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t.UTC().Truncate(time.Microsecond))
+}
+
+// text makes s valid UTF-8, which a message requires.
+func text(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, string(utf8.RuneError))
+}
