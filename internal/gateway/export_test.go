@@ -37,3 +37,6 @@ var WithoutSecretField = withoutSecretField
 func FromClient(trusted []netip.Prefix, r *http.Request) string {
 	return (&Server{Config: Config{TrustedProxies: trusted}}).fromClient(r).RemoteAddr
 }
+
+// UnaryCalls are the operations of the calls that carry out the same function as REST.
+var UnaryCalls = unaryCalls

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,21 +47,30 @@ type jsonField struct {
 	optional bool         // absent when it is zero
 }
 
-// jsonFields returns the fields of the JSON of a struct by their names. A field that is
-// not in the JSON has its name in Go.
+// jsonFields returns the fields of the JSON of a struct by their names, also of embedded
+// structs. A field that is not in the JSON has its name in Go.
 func jsonFields(t reflect.Type) map[string]jsonField {
 	all := map[string]jsonField{}
-	for _, f := range reflect.VisibleFields(t) {
+	addFields(all, t, nil)
+	return all
+}
+
+// addFields adds the fields of the struct t, which is at index. Reflection alone would
+// hide fields with the name of an embedded struct.
+func addFields(all map[string]jsonField, t reflect.Type, index []int) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		at := append(slices.Clone(index), i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Anonymous || !f.IsExported() {
+		switch {
+		case f.Anonymous:
+			addFields(all, pointed(f.Type), at)
 			continue
-		}
-		if name == "-" {
+		case name == "-":
 			name = f.Name
 		}
-		all[name] = jsonField{f.Index, pointed(f.Type), options != ""}
+		all[name] = jsonField{at, pointed(f.Type), options != ""}
 	}
-	return all
 }
 
 // pointed is t, or the type that the pointer t points to.
