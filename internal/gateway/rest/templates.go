@@ -23,7 +23,7 @@ const maxTemplateBody = 16 << 20
 func templateViewOf(t sandbox.Template) v1.Template {
 	v := v1.Template{
 		Template: TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: t.Source,
-		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: t.CreatedAt,
+		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: v1.Time(t.CreatedAt),
 	}
 	if v.Packages == nil {
 		v.Packages = []string{}
@@ -57,8 +57,8 @@ func templateViewsOf(all []sandbox.Template) []v1.Template {
 // BuildViewOf shows a build.
 func BuildViewOf(b sandbox.TemplateBuild) v1.Build {
 	v := v1.Build{
-		ID: b.ID, Template: b.Template, Source: b.Source, State: b.State, Progress: b.Progress, CreatedAt: b.CreatedAt,
-		StartedAt: b.StartedAt, EndedAt: b.EndedAt, Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
+		ID: b.ID, Template: b.Template, Source: b.Source, State: b.State, Progress: b.Progress, CreatedAt: v1.Time(b.CreatedAt),
+		StartedAt: v1.Time(b.StartedAt), EndedAt: v1.Time(b.EndedAt), Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
 	}
 	if b.Failure != nil {
 		v.Error = &v1.BuildFailure{Code: b.Failure.Code, Message: b.Failure.Message}
