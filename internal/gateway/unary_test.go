@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,9 +21,11 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
+	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 )
 
 // onlyREST are the fields of answers that messages lack, by call; "" is any call.
@@ -62,6 +65,7 @@ var unset = map[protoreflect.FullName]bool{
 // Every field of a call's request reaches the operation, and every field of its answer
 // the client, with the names and values that REST has.
 func TestUnaryCallsHaveTheFieldsOfREST(t *testing.T) {
+	t.Parallel()
 	calls := gateway.UnaryCalls(&rest.API{})
 	if len(calls) < 60 {
 		t.Errorf("only %d calls are operations of REST", len(calls))
@@ -311,7 +315,9 @@ func linesOf(t *testing.T, raw []byte, ofMessage bool) map[string]bool {
 	t.Helper()
 	saved := !strings.Contains(string(raw), `"pattern"`) // files_only of a search is another
 	var value any
-	if err := json.Unmarshal(raw, &value); err != nil {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber() // messages have large numbers as texts
+	if err := d.Decode(&value); err != nil {
 		t.Fatalf("%v: %s", err, raw)
 	}
 	lines := map[string]bool{}
@@ -366,3 +372,142 @@ func linesOf(t *testing.T, raw []byte, ofMessage bool) map[string]bool {
 var otherNames = strings.NewReplacer(
 	"copies[].error", "forks[].error.message", "copies[]", "forks[]", "sandboxes[]", "sessions[]", "secrets.uses[]", "secrets[]", "hosts.names[]", "hosts[]",
 )
+
+// A call and a request of REST for the same operation have the same answer, or fail with
+// the same code and sentence, and the audit log has the same target.
+func TestDoorsAnswerAlike(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.Token = f.MintAs("owner", "owner")
+	id := f.WithProcesses()
+	f.StartProcess(id, `"command":"true","name":"p"`)
+	for _, prepare := range [][2]string{
+		{"/api/v1/secrets", `{"name":"KEY","value":"v","hosts":["api.example.com"],"description":"d"}`},
+		{"/api/v1/volumes", `{"name":"data"}`},
+		{"/api/v1/keys", `{"name":"robot","expires_in_seconds":3600}`},
+		{"/api/v1/sessions/" + id + "/snapshots", `{"name":"saved"}`},
+		{"/api/v1/sessions", `{"name":"web","metadata":{"a":"b"},"network":{"mode":"none","allow":["a.example"]},"ports":{"private":true,"tls":[443]},"volumes":[{"volume":"data","path":"/data"}],
+			"secrets":[{"name":"KEY","host":"api.example.com","header":"Authorization"}],"idle_timeout_seconds":60,"resources":{"memory_mb":256,"bandwidth_mbps":5}}`},
+		{"/api/v1/templates", `{"template":"mine","source":"oci:x","files":[{"path":"/a","content":"b","mode":"0700","owner":"user"}]}`},
+		{"/api/v1/sessions", `{"name":"gone"}`},
+	} {
+		if a := f.Do("POST", prepare[0], prepare[1]); a.Status >= 300 {
+			t.Fatalf("%s: %d %s", prepare[0], a.Status, a.Body)
+		}
+	}
+	f.Do("DELETE", "/api/v1/sessions/gone", "")
+	about := "?sandbox_id=" + id
+	for _, tt := range []struct{ request, body, call, message string }{
+		{"GET /api/v1/sessions/web", "", "sandbox.v1.SandboxService/Get", `{"sandbox_id":"web"}`},
+		{"GET /api/v1/sessions/none", "", "sandbox.v1.SandboxService/Get", `{"sandbox_id":"none"}`},
+		{"GET /api/v1/sessions?state=running,ended&metadata[a]=b", "", "sandbox.v1.SandboxService/List", `{"states":["running","ended"],"metadata":{"a":"b"}}`},
+		{"GET /api/v1/sessions?limit=0", "", "sandbox.v1.SandboxService/List", `{"limit":0}`},
+		{"GET /api/v1/sessions?state=ended", "", "sandbox.v1.SandboxService/List", `{"states":["ended"]}`},
+		{"PATCH /api/v1/sessions/web", `{"metadata":{"c":"d","a":null},"user":"root"}`, "sandbox.v1.SandboxService/Update", `{"sandbox_id":"web","metadata":{"c":"d"},"remove_metadata":["a"],"user":"root"}`},
+		{"PATCH /api/v1/sessions/web", `{"timeout_seconds":-1}`, "sandbox.v1.SandboxService/Update", `{"sandbox_id":"web","timeout_seconds":-1}`},
+		{"PATCH /api/v1/sessions/web", `{"resources":{"disk_mb":1}}`, "sandbox.v1.SandboxService/Update", `{"sandbox_id":"web","resources":{"disk_mb":1}}`},
+		{"PATCH /api/v1/sessions/web", `{"network":"maybe"}`, "sandbox.v1.SandboxService/Update", `{"sandbox_id":"web","network":"maybe"}`},
+		{"PATCH /api/v1/sessions/none", `{"name":"b"}`, "sandbox.v1.SandboxService/Update", `{"sandbox_id":"none","name":"b"}`},
+		{"POST /api/v1/sessions/web/timeout", `{}`, "sandbox.v1.SandboxService/SetTimeout", `{"sandbox_id":"web"}`},
+		{"POST /api/v1/sessions/web/timeout", `{"timeout_seconds":-1}`, "sandbox.v1.SandboxService/SetTimeout", `{"sandbox_id":"web","timeout_seconds":-1}`},
+		{"POST /api/v1/sessions/none/touch", ``, "sandbox.v1.SandboxService/Touch", `{"sandbox_id":"none"}`},
+		{"GET /api/v1/sessions/" + id + "/snapshots", "", "sandbox.v1.SandboxService/History", `{"sandbox_id":"` + id + `"}`},
+		{"POST /api/v1/sessions/" + id + "/snapshots", `{"name":"a b"}`, "sandbox.v1.SandboxService/Snapshot", `{"sandbox_id":"` + id + `","name":"a b"}`},
+		{"POST /api/v1/sessions/" + id + "/rollback", `{}`, "sandbox.v1.SandboxService/Rollback", `{"sandbox_id":"` + id + `"}`},
+		{"POST /api/v1/sessions/" + id + "/rollback", `{"snapshot_id":"none"}`, "sandbox.v1.SandboxService/Rollback", `{"sandbox_id":"` + id + `","snapshot_id":"none"}`},
+		{"POST /api/v1/sessions/" + id + "/fork", `{"count":0}`, "sandbox.v1.SandboxService/Fork", `{"sandbox_id":"` + id + `","count":0}`},
+		{"POST /api/v1/sessions/gone/pause", `{"memory":false}`, "sandbox.v1.SandboxService/Pause", `{"sandbox_id":"gone","files_only":true}`},
+		{"DELETE /api/v1/sessions/gone", ``, "sandbox.v1.SandboxService/End", `{"sandbox_id":"gone"}`},
+		{"GET /api/v1/processes" + about, "", "process.v1.ProcessService/List", `{"sandbox_id":"` + id + `"}`},
+		{"GET /api/v1/processes/p" + about, "", "process.v1.ProcessService/Get", `{"sandbox_id":"` + id + `","process_id":"p"}`},
+		{"GET /api/v1/processes/p", "", "process.v1.ProcessService/Get", `{"process_id":"p"}`},
+		{"GET /api/v1/processes/p/wait" + about, "", "process.v1.ProcessService/Wait", `{"sandbox_id":"` + id + `","process_id":"p"}`},
+		{"GET /api/v1/processes/p/wait" + about + "&for=x", "", "process.v1.ProcessService/Wait", `{"sandbox_id":"` + id + `","process_id":"p","for":"x"}`},
+		{"GET /api/v1/processes/p/wait" + about + "&timeout_seconds=-1", "", "process.v1.ProcessService/Wait", `{"sandbox_id":"` + id + `","process_id":"p","timeout_seconds":-1}`},
+		{"POST /api/v1/processes/p/signal" + about, `{"signal":"no"}`, "process.v1.ProcessService/Signal", `{"sandbox_id":"` + id + `","process_id":"p","signal":"no"}`},
+		{"POST /api/v1/processes/p/resize" + about, `{}`, "process.v1.ProcessService/Resize", `{"sandbox_id":"` + id + `","process_id":"p"}`},
+		{"POST /api/v1/processes/p/stdin" + about, `a`, "process.v1.ProcessService/Input", `{"sandbox_id":"` + id + `","process_id":"p","data":"YQ=="}`},
+		{"DELETE /api/v1/processes/p" + about, "", "process.v1.ProcessService/End", `{"sandbox_id":"` + id + `","process_id":"p"}`},
+		{"GET /api/v1/contexts" + about, "", "context.v1.ContextService/List", `{"sandbox_id":"` + id + `"}`},
+		{"POST /api/v1/contexts", `{"sandbox_id":"` + id + `","language":"x"}`, "context.v1.ContextService/Create", `{"sandbox_id":"` + id + `","language":"x"}`},
+		{"POST /api/v1/contexts/none/restart", `{"sandbox_id":"` + id + `"}`, "context.v1.ContextService/Restart", `{"sandbox_id":"` + id + `","context_id":"none"}`},
+		{"GET /api/v1/files/list" + about + "&path=/workspace", "", "file.v1.FileService/List", `{"sandbox_id":"` + id + `","path":"/workspace"}`},
+		{"GET /api/v1/files/list" + about + "&path=/&depth=99", "", "file.v1.FileService/List", `{"sandbox_id":"` + id + `","path":"/","depth":99}`},
+		{"GET /api/v1/files/stat" + about + "&path=/workspace", "", "file.v1.FileService/Stat", `{"sandbox_id":"` + id + `","path":"/workspace"}`},
+		{"GET /api/v1/files/stat" + about, "", "file.v1.FileService/Stat", `{"sandbox_id":"` + id + `"}`},
+		{"GET /api/v1/files/stat?path=a", "", "file.v1.FileService/Stat", `{"path":"a"}`},
+		{"POST /api/v1/files/chmod", `{"sandbox_id":"` + id + `","path":"a","mode":"x"}`, "file.v1.FileService/Chmod", `{"sandbox_id":"` + id + `","path":"a","mode":"x"}`},
+		{"POST /api/v1/files/replace", `{"sandbox_id":"` + id + `","path":"a","pattern":"x"}`, "file.v1.FileService/Replace", `{"sandbox_id":"` + id + `","files":{"path":"a"},"pattern":"x"}`},
+		{"GET /api/v1/files/changes" + about + "&path=/workspace&since=x", "", "file.v1.FileService/Changes", `{"sandbox_id":"` + id + `","path":"/workspace","since":"x"}`},
+		{"DELETE /api/v1/files" + about + "&path=/", "", "file.v1.FileService/Remove", `{"sandbox_id":"` + id + `","path":"/"}`},
+		{"POST /api/v1/git/clone", `{"sandbox_id":"` + id + `","url":"/a","depth":-1}`, "git.v1.GitService/Clone", `{"repository":{"sandbox_id":"` + id + `"},"url":"/a","depth":-1}`},
+		{"POST /api/v1/git/status", `{"sandbox_id":"none"}`, "git.v1.GitService/Status", `{"repository":{"sandbox_id":"none"}}`},
+		{"GET /api/v1/keys", "", "key.v1.KeyService/List", `{}`},
+		{"POST /api/v1/keys", `{"name":"k","expires_in_seconds":0.5}`, "key.v1.KeyService/Create", `{"name":"k","expires_in_seconds":0.5}`},
+		{"POST /api/v1/keys/none/rotate", `{"overlap_seconds":-1}`, "key.v1.KeyService/Rotate", `{"key_id":"none","overlap_seconds":-1}`},
+		{"DELETE /api/v1/keys/none", ``, "key.v1.KeyService/Revoke", `{"key_id":"none"}`},
+		{"GET /api/v1/secrets", "", "secret.v1.SecretService/List", `{}`},
+		{"PUT /api/v1/secrets/none", `{"value":"v"}`, "secret.v1.SecretService/Replace", `{"name":"none","value":"v"}`},
+		{"POST /api/v1/secrets", `{"name":"H","value":"v","hosts":["a b"]}`, "secret.v1.SecretService/Create", `{"name":"H","value":"v","hosts":{"names":["a b"]}}`},
+		{"GET /api/v1/volumes", "", "volume.v1.VolumeService/List", `{}`},
+		{"GET /api/v1/volumes/data", "", "volume.v1.VolumeService/Get", `{"volume_id":"data"}`},
+		{"DELETE /api/v1/volumes/data", "", "volume.v1.VolumeService/Delete", `{"volume_id":"data"}`},
+		{"GET /api/v1/templates", "", "template.v1.TemplateService/List", `{}`},
+		{"GET /api/v1/templates/base", "", "template.v1.TemplateService/Get", `{"template":"base"}`},
+		{"DELETE /api/v1/templates/none", "", "template.v1.TemplateService/Remove", `{"template":"none"}`},
+		{"GET /api/v1/builds", "", "template.v1.TemplateService/ListBuilds", `{}`},
+		{"GET /api/v1/builds/none", "", "template.v1.TemplateService/GetBuild", `{"build_id":"none"}`},
+	} {
+		method, path, _ := strings.Cut(tt.request, " ")
+		before := len(f.Audit())
+		a := f.Do(method, path, tt.body)
+		between := len(f.Audit())
+		answers, failed := f.Say(f.Token, tt.call, tt.message)
+		entries := f.Audit()
+		if a.Status >= 300 {
+			var body v1.FailureBody
+			if err := json.Unmarshal(a.Body, &body); err != nil {
+				t.Fatalf("%s: %v", tt.request, err)
+			}
+			if body.Error.Message != failed.Message || internalrpc.Public(body.Error.Code).Code().String() != failed.Code {
+				t.Errorf("%s fails with %s, and %s with %+v", tt.request, a.Body, tt.call, failed)
+			}
+		} else if len(answers) != 1 {
+			t.Errorf("%s answers %s, and %s fails with %+v", tt.request, a.Body, tt.call, failed)
+		} else {
+			want, sent := someLines(linesOf(t, a.Body, false)), someLines(linesOf(t, []byte(answers[0]), true))
+			maps.DeleteFunc(want, func(line string, _ bool) bool {
+				field, _, _ := strings.Cut(line, "=")
+				return !sent[line] && slices.Contains(slices.Concat(onlyREST[""], onlyREST[tt.call]), field)
+			})
+			if !maps.Equal(want, sent) {
+				t.Errorf("%s answers %v,\n%s %v", tt.request, slices.Sorted(maps.Keys(want)), tt.call, slices.Sorted(maps.Keys(sent)))
+			}
+		}
+		if len(entries)-between != between-before {
+			t.Errorf("%s writes %d entries to the audit log, and %s %d", tt.request, between-before, tt.call, len(entries)-between)
+			continue
+		}
+		for i, e := range entries[between:] {
+			if other := entries[before+i]; e.Target != other.Target || e.Sandbox != other.Sandbox || e.Status != other.Status || e.Code != other.Code {
+				t.Errorf("the audit log has %+v of %s, and %+v of %s", other, tt.request, e, tt.call)
+			}
+		}
+	}
+}
+
+// someLines are the lines whose values messages do not leave out. All times are the same,
+// because the fake templates are always new.
+func someLines(lines map[string]bool) map[string]bool {
+	some := map[string]bool{}
+	for line := range lines {
+		field, value, _ := strings.Cut(line, "=")
+		if _, err := time.Parse(time.RFC3339Nano, value); err == nil {
+			value = "a time"
+		}
+		if value != "false" && value != "0" && value != "" {
+			some[field+"="+value] = true
+		}
+	}
+	return some
+}

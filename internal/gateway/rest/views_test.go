@@ -9,6 +9,7 @@ import (
 
 // Times are in UTC, to the microsecond, also those of templates and builds.
 func TestTimesOfTemplates(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.FixedZone("", 3600))
 	want := time.Date(2026, 1, 2, 2, 4, 5, 123456000, time.UTC)
 	build := BuildViewOf(sandbox.TemplateBuild{CreatedAt: at, StartedAt: at, EndedAt: at})

@@ -85,7 +85,8 @@ func pointed(t reflect.Type) reflect.Type {
 type step struct {
 	field protoreflect.FieldDescriptor
 	jsonField
-	kind stepKind
+	kind  stepKind
+	inner *plan // of a message, or of each of a list; nil: of another kind
 }
 
 type stepKind int
@@ -95,6 +96,10 @@ const (
 	grouped           // the fields of the message belong to the same struct
 	removals          // keys of the map that are null
 	inverted
+	decoded  // by the type's own UnmarshalJSON
+	rawJSON  // that no type has decoded
+	moment   // a time
+	sentence // of a Failure
 )
 
 // plan is how a message is copied to or from a struct.
@@ -130,23 +135,44 @@ func (p *plan) add(f protoreflect.FieldDescriptor, fields map[string]jsonField, 
 		name = other
 	}
 	if to, ok := fields[name]; ok && (!isGroup(f) || to.of.Kind() != reflect.String || isUnmarshaler(to.of)) {
-		p.steps = append(p.steps, step{f, to, copied})
+		p.steps = append(p.steps, copyOf(f, to))
 		return
 	}
 	if to, ok := fields[strings.TrimPrefix(name, "remove_")]; ok && f.IsList() && to.of.Kind() == reflect.Map {
-		p.steps = append(p.steps, step{f, to, removals})
+		p.steps = append(p.steps, step{field: f, jsonField: to, kind: removals})
 		return
 	}
 	if to, ok := fields["memory"]; ok && name == "files_only" {
-		p.steps = append(p.steps, step{f, to, inverted})
+		p.steps = append(p.steps, step{field: f, jsonField: to, kind: inverted})
 		return
 	}
 	if !isGroup(f) {
 		p.lacked = append(p.lacked, f)
 		return
 	}
-	p.steps = append(p.steps, step{field: f, kind: grouped})
-	p.lacked = append(p.lacked, planOf(f.Message(), t).lacked...)
+	inner := planOf(f.Message(), t)
+	p.steps = append(p.steps, step{field: f, kind: grouped, inner: inner})
+	p.lacked = append(p.lacked, inner.lacked...)
+}
+
+// copyOf is the step for a field and its counterpart.
+func copyOf(f protoreflect.FieldDescriptor, to jsonField) step {
+	s := step{field: f, jsonField: to}
+	switch {
+	case to.of == reflect.TypeFor[time.Time]():
+		s.kind = moment
+	case to.of == reflect.TypeFor[json.RawMessage]():
+		s.kind = rawJSON
+	case to.of == reflect.TypeFor[v1.Failure]():
+		s.kind = sentence
+	case isUnmarshaler(to.of):
+		s.kind = decoded
+	case f.Kind() == protoreflect.MessageKind && f.IsList():
+		s.inner = planOf(f.Message(), to.of.Elem())
+	case f.Kind() == protoreflect.MessageKind && !f.IsMap():
+		s.inner = planOf(f.Message(), to.of)
+	}
+	return s
 }
 
 // isGroup reports whether a field is a single message of ours.
@@ -163,25 +189,27 @@ func isUnmarshaler(t reflect.Type) bool { return reflect.PointerTo(t).Implements
 
 // take sets the struct that to points to from a request.
 func take(to any, from proto.Message) error {
-	return fill(reflect.ValueOf(to).Elem(), from.ProtoReflect())
+	message, value := from.ProtoReflect(), reflect.ValueOf(to).Elem()
+	return planOf(message.Descriptor(), value.Type()).fill(value, message)
 }
 
 // fill sets the struct to from a message.
-func fill(to reflect.Value, from protoreflect.Message) error {
-	for _, s := range planOf(from.Descriptor(), to.Type()).steps {
+func (p *plan) fill(to reflect.Value, from protoreflect.Message) error {
+	for i := range p.steps {
+		s := &p.steps[i]
 		if !from.Has(s.field) {
 			continue
 		}
 		var err error
 		switch value := from.Get(s.field); s.kind {
 		case grouped:
-			err = fill(to, value.Message())
+			err = s.inner.fill(to, value.Message())
 		case removals:
 			err = remove(string(s.field.Name()), to.FieldByIndex(s.index), value.List())
 		case inverted:
 			to.FieldByIndex(s.index).Set(reflect.ValueOf(new(!value.Bool())))
 		default:
-			err = fillField(to.FieldByIndex(s.index), s.field, value)
+			err = s.fill(to.FieldByIndex(s.index), value)
 		}
 		if err != nil {
 			return err
@@ -205,32 +233,25 @@ func remove(name string, to reflect.Value, keys protoreflect.List) error {
 	return nil
 }
 
-func fillField(to reflect.Value, f protoreflect.FieldDescriptor, from protoreflect.Value) error {
+// fill sets one field.
+func (s *step) fill(to reflect.Value, from protoreflect.Value) error {
 	if to.Kind() == reflect.Pointer {
 		to.Set(reflect.New(to.Type().Elem()))
 		to = to.Elem()
 	}
-	switch decoder := to.Addr().Interface().(type) {
-	case *v1.Network:
-		return fieldError(f, decoder.UnmarshalJSON(v1.ShownNetwork(sandbox.NetworkPolicy(from.String()))))
-	case json.Unmarshaler:
-		raw, err := jsonOf(f, from)
-		if err != nil {
-			return err
-		}
-		return fieldError(f, decoder.UnmarshalJSON(raw))
-	}
 	switch {
-	case f.IsList():
+	case s.kind == decoded:
+		return decode(to.Addr().Interface().(json.Unmarshaler), s.field, from)
+	case s.field.IsList():
 		list := from.List()
 		to.Set(reflect.MakeSlice(to.Type(), list.Len(), list.Len()))
 		for i := range list.Len() {
-			if err := fillValue(to.Index(i), list.Get(i)); err != nil {
+			if err := s.fillValue(to.Index(i), list.Get(i)); err != nil {
 				return err
 			}
 		}
 		return nil
-	case f.IsMap():
+	case s.field.IsMap():
 		to.Set(reflect.MakeMap(to.Type()))
 		from.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
 			one := reflect.ValueOf(value.String())
@@ -242,27 +263,39 @@ func fillField(to reflect.Value, f protoreflect.FieldDescriptor, from protorefle
 		})
 		return nil
 	}
-	return fillValue(to, from)
+	return s.fillValue(to, from)
 }
 
-func fillValue(to reflect.Value, from protoreflect.Value) error {
-	switch value := from.Interface().(type) {
-	case string:
-		to.SetString(value)
-	case bool:
-		to.SetBool(value)
-	case int32:
-		to.SetInt(int64(value))
-	case int64:
-		to.SetInt(value)
-	case float64:
-		to.SetFloat(value)
-	case []byte:
-		to.SetBytes(value)
-	case protoreflect.Message:
-		return fill(to, value)
+func (s *step) fillValue(to reflect.Value, from protoreflect.Value) error {
+	switch s.field.Kind() {
+	case protoreflect.MessageKind:
+		return s.inner.fill(to, from.Message())
+	case protoreflect.StringKind:
+		to.SetString(from.String())
+	case protoreflect.BoolKind:
+		to.SetBool(from.Bool())
+	case protoreflect.Int32Kind, protoreflect.Int64Kind:
+		to.SetInt(from.Int())
+	case protoreflect.DoubleKind:
+		to.SetFloat(from.Float())
+	case protoreflect.BytesKind:
+		to.SetBytes(from.Bytes())
+	default:
+		panic("rpc: " + string(s.field.FullName()) + " is of a kind that no request has")
 	}
 	return nil
+}
+
+// decode has a type read the JSON of a field. Its errors become the client's.
+func decode(to json.Unmarshaler, f protoreflect.FieldDescriptor, from protoreflect.Value) error {
+	var raw []byte
+	var err error
+	if _, ok := to.(*v1.Network); ok {
+		raw = v1.ShownNetwork(sandbox.NetworkPolicy(from.String()))
+	} else if raw, err = jsonOf(f, from); err != nil {
+		return err
+	}
+	return fieldError(f, to.UnmarshalJSON(raw))
 }
 
 // jsonOf is the JSON of a field.
@@ -317,24 +350,26 @@ func fieldError(f protoreflect.FieldDescriptor, err error) error {
 
 // messageOf shows an answer as a message.
 func messageOf[M proto.Message](to M, answer any) M {
-	show(to.ProtoReflect(), reflect.ValueOf(answer))
+	message, value := to.ProtoReflect(), reflect.ValueOf(answer)
+	planOf(message.Descriptor(), value.Type()).show(message, value)
 	return to
 }
 
 // show sets a message from the struct from.
-func show(to protoreflect.Message, from reflect.Value) {
-	for _, s := range planOf(to.Descriptor(), from.Type()).steps {
+func (p *plan) show(to protoreflect.Message, from reflect.Value) {
+	for i := range p.steps {
+		s := &p.steps[i]
 		if s.kind == grouped {
 			part := to.NewField(s.field)
-			show(part.Message(), from)
+			s.inner.show(part.Message(), from)
 			if !empty(part.Message()) {
 				to.Set(s.field, part)
 			}
 			continue
 		}
 		value, err := from.FieldByIndexErr(s.index)
-		if err != nil || s.optional && value.IsZero() {
-			continue // also an embedded pointer that is nil
+		if err != nil || (s.optional || !s.field.HasPresence()) && value.IsZero() {
+			continue // also an embedded pointer that is nil, and a value that messages leave out
 		}
 		if value.Kind() == reflect.Pointer {
 			if value.IsNil() {
@@ -342,7 +377,7 @@ func show(to protoreflect.Message, from reflect.Value) {
 			}
 			value = value.Elem()
 		}
-		showField(to, s.field, value)
+		s.show(to, value)
 	}
 }
 
@@ -352,26 +387,23 @@ func empty(m protoreflect.Message) bool {
 	return !some
 }
 
-func showField(to protoreflect.Message, f protoreflect.FieldDescriptor, from reflect.Value) {
-	switch value := from.Interface().(type) {
-	case time.Time:
-		if !value.IsZero() {
-			to.Set(f, protoreflect.ValueOfMessage(timestamp(value).ProtoReflect()))
-		}
-		return
-	case v1.Failure:
-		to.Set(f, protoreflect.ValueOfString(text(value.Message)))
-		return
-	case json.RawMessage:
-		showJSON(to, f, value)
-		return
-	}
+// show sets one field.
+func (s *step) show(to protoreflect.Message, from reflect.Value) {
+	f := s.field
 	switch {
+	case s.kind == moment:
+		if at := timestamp(from.Interface().(time.Time)); at != nil {
+			to.Set(f, protoreflect.ValueOfMessage(at.ProtoReflect()))
+		}
+	case s.kind == sentence:
+		to.Set(f, protoreflect.ValueOfString(text(from.Interface().(v1.Failure).Message)))
+	case s.kind == rawJSON:
+		showJSON(to, f, from.Bytes())
 	case f.IsList():
 		list := to.Mutable(f).List()
 		for i := range from.Len() {
-			if f.Kind() == protoreflect.MessageKind {
-				show(list.AppendMutable().Message(), from.Index(i))
+			if s.inner != nil {
+				s.inner.show(list.AppendMutable().Message(), from.Index(i))
 			} else {
 				list.Append(scalar(f, from.Index(i)))
 			}
@@ -381,8 +413,8 @@ func showField(to protoreflect.Message, f protoreflect.FieldDescriptor, from ref
 		for key, value := range from.Seq2() {
 			all.Set(protoreflect.ValueOfString(text(key.String())).MapKey(), protoreflect.ValueOfString(text(value.String())))
 		}
-	case f.Kind() == protoreflect.MessageKind:
-		show(to.Mutable(f).Message(), from)
+	case s.inner != nil:
+		s.inner.show(to.Mutable(f).Message(), from)
 	default:
 		to.Set(f, scalar(f, from))
 	}
