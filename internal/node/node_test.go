@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
@@ -272,13 +273,6 @@ func in(t *testing.T, pool node.PoolConfig, test func(t *testing.T, w *world)) {
 		synctest.Wait()
 		test(t, w)
 	})
-}
-
-func want(t *testing.T, what string, err error, code sandbox.Code) {
-	t.Helper()
-	if !errors.Is(err, code) {
-		t.Errorf("%s = %v, want %s", what, err, code)
-	}
 }
 
 func TestColdStart(t *testing.T) {
@@ -862,7 +856,7 @@ func TestBadBindingCostsOneBoot(t *testing.T) {
 			w.engine.Guest(b.ID).Fail(sandbox.Invalid)
 		}
 		_, err = w.node.Start(t.Context(), name, request("t"))
-		want(t, "Start", err, sandbox.Invalid)
+		codetest.Want(t, "Start", err, sandbox.Invalid)
 		left := 0
 		for _, b := range listed {
 			if w.engine.Guest(b.ID) != nil {
@@ -913,7 +907,7 @@ func TestDeathOfABoundBoot(t *testing.T) {
 					t.Errorf("Boots = %v, %v: its end is not accepted yet", boots, err)
 				}
 				_, err := w.node.Dial(t.Context(), name, ref, 80)
-				want(t, "Dial", err, sandbox.NotFound)
+				codetest.Want(t, "Dial", err, sandbox.NotFound)
 				w.refuse.Store(false)
 				e := <-w.ends
 				if e.BootRef != ref || e.Cause != tt.want || e.At.IsZero() {
@@ -1005,7 +999,7 @@ func TestRestart(t *testing.T) {
 		old := warm
 		old.Binding.BootNumber = 0
 		_, err := w.node.Start(t.Context(), name, old)
-		want(t, "Start with number 0", err, sandbox.Invalid)
+		codetest.Want(t, "Start with number 0", err, sandbox.Invalid)
 		if !w.start(request("t")).Pooled {
 			t.Error("an adopted boot is not claimed")
 		}
@@ -1142,15 +1136,15 @@ func TestFencing(t *testing.T) {
 			t.Error("the older boot still runs")
 		}
 		_, err := w.node.Start(t.Context(), name, first)
-		want(t, "Start of the older number", err, sandbox.Conflict)
+		codetest.Want(t, "Start of the older number", err, sandbox.Conflict)
 		_, err = w.node.Dial(t.Context(), name, firstRef, 80)
-		want(t, "Dial of the older number", err, sandbox.Conflict)
+		codetest.Want(t, "Dial of the older number", err, sandbox.Conflict)
 		echo(t, w, secondRef)
 		if err := w.node.Stop(t.Context(), name, secondRef.BootID, 0); err != nil {
 			t.Fatal(err)
 		}
 		_, err = w.node.Start(t.Context(), name, first)
-		want(t, "Start of the older number after the end", err, sandbox.Conflict)
+		codetest.Want(t, "Start of the older number after the end", err, sandbox.Conflict)
 	})
 }
 
@@ -1431,13 +1425,13 @@ func TestHostThatIsFullWaits(t *testing.T) {
 		time.Sleep(time.Second) // older than a reading may be
 		began := time.Now()
 		_, ended := begin(t.Context())
-		if want(t, "Start beside one that runs", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
+		if codetest.Want(t, "Start beside one that runs", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
 			t.Errorf("it was refused after %v", time.Since(began))
 		}
 
 		w.save(ref, true)
 		_, ended = begin(t.Context())
-		if want(t, "Start beside one that is paused and stays", <-ended, sandbox.Exhausted); time.Since(began) > time.Minute {
+		if codetest.Want(t, "Start beside one that is paused and stays", <-ended, sandbox.Exhausted); time.Since(began) > time.Minute {
 			t.Errorf("it was refused after %v", time.Since(began))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -1471,7 +1465,7 @@ func TestHostThatIsFullWaits(t *testing.T) {
 		time.Sleep(time.Second)
 		began = time.Now()
 		_, ended = begin(t.Context())
-		if want(t, "Start beside one that goes on after all", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
+		if codetest.Want(t, "Start beside one that goes on after all", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
 			t.Errorf("it was refused after %v", time.Since(began))
 		}
 		// What was read before one went is not believed.
@@ -1514,7 +1508,7 @@ func TestQueue(t *testing.T) {
 		start("few")
 		start("few")
 		_, err := w.node.Start(t.Context(), name, request("many"))
-		want(t, "Start with too many before it", err, sandbox.Unavailable)
+		codetest.Want(t, "Start with too many before it", err, sandbox.Unavailable)
 		var e *sandbox.Error
 		if !errors.As(err, &e) || e.RetryAfter <= 0 {
 			t.Errorf("no advice when to retry: %v", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 )
@@ -183,7 +184,7 @@ func TestSaveFiles(t *testing.T) {
 			bad.Snapshot = sandbox.NewSnapshotID()
 			tt.change(&bad)
 			_, err := w.node.SaveFiles(t.Context(), name, bad)
-			want(t, "SaveFiles", err, tt.code)
+			codetest.Want(t, "SaveFiles", err, tt.code)
 		}
 		if all, err := w.node.ListSaved(t.Context(), name); err != nil || len(all) != 2 {
 			t.Errorf("ListSaved = %v, %v", all, err)
@@ -200,7 +201,7 @@ func TestFailedPauseRunsOn(t *testing.T) {
 		}
 		r := sandbox.SaveRequest{Boot: ref, Snapshot: sandbox.NewSnapshotID(), Memory: true, Freeze: true}
 		_, err := w.node.Save(t.Context(), name, r)
-		want(t, "Save", err, sandbox.Exhausted)
+		codetest.Want(t, "Save", err, sandbox.Exhausted)
 		if w.engine.Guest(ref.BootID).Frozen() {
 			t.Error("it stays frozen")
 		}
@@ -221,15 +222,15 @@ func TestBadNames(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		req := request("t")
 		ref := refOf(req, w.start(req))
-		want(t, "Stop of a bad ID", w.node.Stop(t.Context(), name, "../x", 0), sandbox.Invalid)
+		codetest.Want(t, "Stop of a bad ID", w.node.Stop(t.Context(), name, "../x", 0), sandbox.Invalid)
 		bad := request("t")
 		bad.From = "../" + sandbox.NewSnapshotID()
 		_, err := w.node.Start(t.Context(), name, bad)
-		want(t, "Start from a bad name", err, sandbox.Invalid)
+		codetest.Want(t, "Start from a bad name", err, sandbox.Invalid)
 		damaged := w.save(ref, false)
 		w.engine.Damage(damaged)
 		_, err = w.node.Start(t.Context(), name, after(req, damaged))
-		want(t, "Start from a damaged state", err, sandbox.Conflict)
+		codetest.Want(t, "Start from a damaged state", err, sandbox.Conflict)
 	})
 }
 

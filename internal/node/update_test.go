@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 )
 
@@ -104,7 +105,7 @@ func TestUpdate(t *testing.T) {
 		if s := w.status(id); s.Network != b.Network || s.Limits != b.Limits || w.revision(id) != b.Revision {
 			t.Errorf("after a restart: %+v, revision %d", s, w.revision(id))
 		}
-		want(t, "what is older", w.node.Update(t.Context(), name, id, req.Binding), sandbox.Conflict)
+		codetest.Want(t, "what is older", w.node.Update(t.Context(), name, id, req.Binding), sandbox.Conflict)
 	})
 }
 
@@ -115,7 +116,7 @@ func TestUpdateRefuses(t *testing.T) {
 		b := changed(req)
 		large := b
 		large.Limits.MemoryBytes = 1 << 40
-		want(t, "too much", w.node.Update(t.Context(), name, id, large), sandbox.Invalid)
+		codetest.Want(t, "too much", w.node.Update(t.Context(), name, id, large), sandbox.Invalid)
 		if s := w.status(id); s.Network != sandbox.NetworkPublic || s.Limits != req.Binding.Limits || w.revision(id) != 0 {
 			t.Errorf("a refused change: %+v, revision %d", s, w.revision(id))
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
@@ -139,8 +140,8 @@ func TestVolumeFiles(t *testing.T) {
 			t.Errorf("the node lists %+v, %v", uses, err)
 		}
 		_, err = w.node.StatVolumeFile(ctx, "elsewhere", of, "/f")
-		want(t, "a file of another node", err, sandbox.Unavailable)
-		want(t, "a volume of another node", w.node.CreateVolume(ctx, "elsewhere", v.VolumeSpec), sandbox.Unavailable)
+		codetest.Want(t, "a file of another node", err, sandbox.Unavailable)
+		codetest.Want(t, "a volume of another node", w.node.CreateVolume(ctx, "elsewhere", v.VolumeSpec), sandbox.Unavailable)
 		if err := w.node.RemoveVolumeFile(ctx, name, of, "/f"); err != nil {
 			t.Error(err)
 		}
@@ -148,6 +149,6 @@ func TestVolumeFiles(t *testing.T) {
 			t.Error(err)
 		}
 		_, err = w.node.StatVolumeFile(ctx, name, of, "/d")
-		want(t, "a file of a deleted volume", err, sandbox.NotFound)
+		codetest.Want(t, "a file of a deleted volume", err, sandbox.NotFound)
 	})
 }

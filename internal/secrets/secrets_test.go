@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
 )
@@ -76,16 +77,14 @@ func TestSecretLife(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"Delete":  s.Delete(t.Context(), "t", "API_KEY"),
-		"Value":   second(s.Open(t.Context(), "t", "API_KEY")),
-		"Replace": second(s.Replace(t.Context(), "t", secrets.Request{Name: "API_KEY", Value: "x"})),
+		"Value":   codetest.ErrOf(s.Open(t.Context(), "t", "API_KEY")),
+		"Replace": codetest.ErrOf(s.Replace(t.Context(), "t", secrets.Request{Name: "API_KEY", Value: "x"})),
 	} {
 		if !errors.Is(err, sandbox.NotFound) {
 			t.Errorf("%s of what is deleted = %v", what, err)
 		}
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
 
 func TestCreateOnce(t *testing.T) {
 	s := service(t, open(t), oldKey)
@@ -187,12 +186,12 @@ func TestRotate(t *testing.T) {
 func TestWithoutKey(t *testing.T) {
 	s := secrets.New(open(t), nil)
 	for what, err := range map[string]error{
-		"Create":  second(s.Create(t.Context(), "t", secrets.Request{Name: "n", Value: "v"})),
-		"Replace": second(s.Replace(t.Context(), "t", secrets.Request{Name: "n", Value: "v"})),
-		"List":    second(s.List(t.Context(), "t")),
-		"Value":   second(s.Open(t.Context(), "t", "n")),
+		"Create":  codetest.ErrOf(s.Create(t.Context(), "t", secrets.Request{Name: "n", Value: "v"})),
+		"Replace": codetest.ErrOf(s.Replace(t.Context(), "t", secrets.Request{Name: "n", Value: "v"})),
+		"List":    codetest.ErrOf(s.List(t.Context(), "t")),
+		"Value":   codetest.ErrOf(s.Open(t.Context(), "t", "n")),
 		"Delete":  s.Delete(t.Context(), "t", "n"),
-		"Rotate":  second(s.Rotate(t.Context())),
+		"Rotate":  codetest.ErrOf(s.Rotate(t.Context())),
 	} {
 		if !errors.Is(err, sandbox.Unsupported) {
 			t.Errorf("%s = %v", what, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
@@ -189,7 +190,7 @@ func TestReconcileGoesBack(t *testing.T) {
 			return nil
 		}
 		_, err := w.m.Pause(t.Context(), "t", sb.ID, false)
-		want(t, "Pause of one that dies", err, sandbox.Unavailable)
+		codetest.Want(t, "Pause of one that dies", err, sandbox.Unavailable)
 		w.nodes.mend()
 		w.reconcile()
 		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Snapshot != snap.ID || r.Timeline != 3 {
@@ -210,7 +211,7 @@ func TestReconcileGoesBack(t *testing.T) {
 			t.Errorf("after the lease: %+v", r)
 		}
 		_, err := w.m.Resume(t.Context(), "t", sb.ID)
-		want(t, "Resume while its node is away", err, sandbox.Unavailable)
+		codetest.Want(t, "Resume while its node is away", err, sandbox.Unavailable)
 		// The Node comes back with the Boot, which is nobody's now.
 		w.nodes.setAway("a", false)
 		w.pass(5 * time.Minute)
@@ -355,9 +356,9 @@ func TestCheckpointsAskedFor(t *testing.T) {
 		}
 		for _, every := range []time.Duration{-1, 1, sandbox.MinCheckpointEvery - 1, sandbox.MaxCheckpointEvery + 1} {
 			_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{CheckpointEvery: every})
-			want(t, "Create", err, sandbox.Invalid)
+			codetest.Want(t, "Create", err, sandbox.Invalid)
 			_, err = w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{CheckpointEvery: ptr(every)})
-			want(t, "Update", err, sandbox.Invalid)
+			codetest.Want(t, "Update", err, sandbox.Invalid)
 		}
 		w.reconcile()
 	})

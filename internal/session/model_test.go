@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // A model says what Sandboxes, Snapshots and Volumes must be after any calls, in
@@ -155,7 +156,7 @@ func (m *model) take(t *rapid.T) {
 	id, b := m.one(t)
 	snap, err := m.m.TakeSnapshot(m.t.Context(), "t", id, sandbox.SnapshotRequest{})
 	if b.state == sandbox.Paused && m.snaps[b.snap].of != id {
-		want(m.t, "TakeSnapshot of one that is paused in another's", err, sandbox.Conflict)
+		codetest.Want(m.t, "TakeSnapshot of one that is paused in another's", err, sandbox.Conflict)
 		return
 	}
 	if m.expect(t, "TakeSnapshot", b, err) && b.state == sandbox.Running {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func (w *world) pause(key string) sandbox.Sandbox {
@@ -145,7 +146,7 @@ func TestReboot(t *testing.T) {
 			return sandbox.Errorf(sandbox.Exhausted, "full")
 		}
 		_, err := w.m.Reboot(t.Context(), "t", sb.ID)
-		want(t, "Reboot", err, sandbox.Exhausted)
+		codetest.Want(t, "Reboot", err, sandbox.Exhausted)
 		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Snapshot != paused.Snapshot {
 			t.Errorf("it became %+v", r)
 		}
@@ -165,7 +166,7 @@ func TestReboot(t *testing.T) {
 			t.Errorf("Reboot of what runs = %+v, %v", again, err)
 		}
 		_, err = w.m.Reboot(t.Context(), "other", sb.ID)
-		want(t, "Reboot of another's", err, sandbox.NotFound)
+		codetest.Want(t, "Reboot of another's", err, sandbox.NotFound)
 		w.reconcile()
 		w.consistent()
 	})
@@ -201,7 +202,7 @@ func TestResumeThatFails(t *testing.T) {
 				w.nodes.mend()
 				w.nodes.onBound = func(sandbox.StartRequest) error { return errors.New("the answer is lost") }
 				_, err = w.m.Resume(t.Context(), "t", sb.ID)
-				want(t, "Resume without an answer", err, sandbox.Unavailable)
+				codetest.Want(t, "Resume without an answer", err, sandbox.Unavailable)
 				if n := len(w.nodes.all()); n != 0 {
 					t.Errorf("%d boots are left", n)
 				}
@@ -282,7 +283,7 @@ func TestWhatAPausedOneCanDo(t *testing.T) {
 			},
 			"Rollback": func() error { _, err := w.m.Rollback(t.Context(), "t", sb.ID, "x"); return err },
 		} {
-			want(t, what+" of an ended one", call(), sandbox.Conflict)
+			codetest.Want(t, what+" of an ended one", call(), sandbox.Conflict)
 		}
 	})
 }
@@ -466,7 +467,7 @@ func TestRollback(t *testing.T) {
 			return sandbox.Errorf(sandbox.Conflict, "damaged")
 		}
 		_, err = w.m.Rollback(t.Context(), "t", sb.ID, first.ID)
-		want(t, "Rollback to what is damaged", err, sandbox.Conflict)
+		codetest.Want(t, "Rollback to what is damaged", err, sandbox.Conflict)
 		w.nodes.mend()
 		if resumed := w.resume(sb.ID); w.nodes.recall(resumed) != "four" || resumed.Timeline != 3 {
 			t.Errorf("after a rollback that failed %+v holds %q", resumed, w.nodes.recall(resumed))
@@ -585,7 +586,7 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 			return nil
 		}
 		_, err := w.m.Pause(t.Context(), "t", sb.ID, false)
-		want(t, "Pause of one that dies", err, sandbox.Unavailable)
+		codetest.Want(t, "Pause of one that dies", err, sandbox.Unavailable)
 		w.reconcile()
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseEngineLost {
 			t.Errorf("it is %+v", r)
@@ -605,7 +606,7 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 			return sandbox.Errorf(sandbox.Unavailable, "it died")
 		}
 		_, err = w.m.Resume(t.Context(), "t", sb.ID)
-		want(t, "Resume of one that dies", err, sandbox.Unavailable)
+		codetest.Want(t, "Resume of one that dies", err, sandbox.Unavailable)
 		reports.Wait()
 		if r := w.record(sb.ID); r.State != sandbox.Paused {
 			t.Errorf("it is %+v", r)
@@ -654,7 +655,7 @@ func TestSavesOfWhatIsLostMeanwhile(t *testing.T) {
 					return sandbox.Errorf(sandbox.Unavailable, "it does not answer")
 				}
 				err := save(w, sb.ID)
-				want(t, name, err, sandbox.Conflict)
+				codetest.Want(t, name, err, sandbox.Conflict)
 				if err == nil || !strings.Contains(err.Error(), says) {
 					t.Errorf("%s says %v", name, err)
 				}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // keeps checks which Snapshots a Tenant has, once all is quiet.
@@ -178,7 +179,7 @@ func TestSnapshotQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{})
-		want(t, "one more", err, sandbox.Exhausted)
+		codetest.Want(t, "one more", err, sandbox.Exhausted)
 		w.pause(sb.ID) // which is always possible
 		w.resume(sb.ID)
 		if forks, err := w.m.Fork(t.Context(), "t", sb.ID, sandbox.ForkRequest{Count: 1}); err != nil || forks[0].Err != nil {

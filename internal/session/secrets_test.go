@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func uses(t *testing.T, all ...sandbox.SecretUse) sandbox.SecretUses {
@@ -52,11 +53,11 @@ func TestSecretsOfSandboxes(t *testing.T) {
 
 		// What is not there cannot be asked for; what was there is no reason not to go on.
 		for what, err := range map[string]error{
-			"create":           second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: a})),
-			"another tenant's": second(w.m.Create(t.Context(), "x", sandbox.CreateRequest{Secrets: a})),
-			"change":           second(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(uses(t, sandbox.SecretUse{Secret: "B", Host: "a.example", Header: "X-A"}))})),
+			"create":           codetest.ErrOf(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: a})),
+			"another tenant's": codetest.ErrOf(w.m.Create(t.Context(), "x", sandbox.CreateRequest{Secrets: a})),
+			"change":           codetest.ErrOf(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(uses(t, sandbox.SecretUse{Secret: "B", Host: "a.example", Header: "X-A"}))})),
 		} {
-			want(t, what, err, sandbox.Invalid)
+			codetest.Want(t, what, err, sandbox.Invalid)
 		}
 		if got := w.update(sb.ID, sandbox.Change{Network: ptr(sandbox.NetworkNone)}); got.Secrets != a {
 			t.Errorf("after another change it uses %s", got.Secrets)
@@ -91,11 +92,11 @@ func TestHostsOfSecrets(t *testing.T) {
 		if told := w.told(sb); len(told.Secrets.Headers) != 1 {
 			t.Errorf("told %#v", told.Secrets)
 		}
-		want(t, "create for another", second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("b.example")})), sandbox.Denied)
-		want(t, "change to another", second(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(at("b.example"))})), sandbox.Denied)
+		codetest.Want(t, "create for another", codetest.ErrOf(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("b.example")})), sandbox.Denied)
+		codetest.Want(t, "change to another", codetest.ErrOf(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(at("b.example"))})), sandbox.Denied)
 		// All below a name needs all of it allowed. What a host is left without it does
 		// not get from there instead.
-		want(t, "create for all below", second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("*.example")})), sandbox.Denied)
+		codetest.Want(t, "create for all below", codetest.ErrOf(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("*.example")})), sandbox.Denied)
 		w.secrets.Store("t B", sandbox.OpenSecret{Value: "below", Hosts: sandbox.SecretHosts{"*.example"}})
 		below := uses(t, sandbox.SecretUse{Secret: "A", Host: "a.example", Header: "X-A"}, sandbox.SecretUse{Secret: "B", Host: "*.example", Header: "X-B"})
 		both := w.create("t", sandbox.CreateRequest{Secrets: below})
@@ -112,5 +113,3 @@ func TestHostsOfSecrets(t *testing.T) {
 		}
 	})
 }
-
-func second[T any](_ T, err error) error { return err }

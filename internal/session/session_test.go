@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
@@ -215,9 +216,9 @@ func TestEnd(t *testing.T) {
 			t.Error("the boot still runs")
 		}
 		_, err = w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased)
-		want(t, "End again", err, sandbox.NotFound)
+		codetest.Want(t, "End again", err, sandbox.NotFound)
 		_, err = w.m.SetTimeout(t.Context(), "t", sb.ID, time.Hour)
-		want(t, "SetTimeout of an ended one", err, sandbox.Conflict)
+		codetest.Want(t, "SetTimeout of an ended one", err, sandbox.Conflict)
 		if got, err := w.m.Get(t.Context(), "t", sb.ID); err != nil || got.Ended == nil {
 			t.Errorf("Get of an ended one = %+v, %v", got, err)
 		}
@@ -285,7 +286,7 @@ func TestEndOfAStartingOne(t *testing.T) {
 		if err != nil || ended.State != sandbox.Ended || ended.Ended.Cause != sandbox.CauseReleased {
 			t.Errorf("End = %+v, %v", ended, err)
 		}
-		want(t, "the create", <-result, sandbox.Unavailable)
+		codetest.Want(t, "the create", <-result, sandbox.Unavailable)
 	})
 }
 
@@ -297,7 +298,7 @@ func TestEndThatFails(t *testing.T) {
 		w.nodes.setAway(local, true)
 		for _, sb := range []sandbox.Sandbox{first, second} {
 			_, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased)
-			want(t, "End with the node away", err, sandbox.Unavailable)
+			codetest.Want(t, "End with the node away", err, sandbox.Unavailable)
 			if r := w.record(sb.ID); r.State != sandbox.Stopping {
 				t.Errorf("the record is %s, want stopping", r.State)
 			}
@@ -363,14 +364,14 @@ func TestSessionLength(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{Timeout: time.Hour + time.Second})
-		want(t, "a create for longer", err, sandbox.Exhausted)
+		codetest.Want(t, "a create for longer", err, sandbox.Exhausted)
 		sb := w.create("t", sandbox.CreateRequest{Timeout: 40 * time.Minute, OnTimeout: sandbox.OnTimeoutPause})
 		begun := time.Now()
 		w.pass(30 * time.Minute)
 		_, err = w.m.SetTimeout(t.Context(), "t", sb.ID, 31*time.Minute)
-		want(t, "SetTimeout beyond it", err, sandbox.Exhausted)
+		codetest.Want(t, "SetTimeout beyond it", err, sandbox.Exhausted)
 		_, err = w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Timeout: ptr(31 * time.Minute)})
-		want(t, "Update beyond it", err, sandbox.Exhausted)
+		codetest.Want(t, "Update beyond it", err, sandbox.Exhausted)
 		if got, err := w.m.Touch(t.Context(), "t", sb.ID); err != nil || !got.Deadline.Equal(begun.Add(time.Hour)) {
 			t.Errorf("touched: %+v, %v", got, err)
 		}
@@ -398,10 +399,10 @@ func TestBandwidthQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{Bandwidth: 11 * sandbox.Megabit})
-		want(t, "a create with more", err, sandbox.Exhausted)
+		codetest.Want(t, "a create with more", err, sandbox.Exhausted)
 		sb := w.create("t", sandbox.CreateRequest{})
 		_, err = w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Bandwidth: ptr(int64(11 * sandbox.Megabit))})
-		want(t, "a change to more", err, sandbox.Exhausted)
+		codetest.Want(t, "a change to more", err, sandbox.Exhausted)
 		for _, tt := range []struct{ asked, got int64 }{{3, 3}, {0, 10}, {10, 10}} {
 			if sb = w.update(sb.ID, sandbox.Change{Bandwidth: ptr(tt.asked * sandbox.Megabit)}); sb.Limits.Bandwidth != tt.got*sandbox.Megabit {
 				t.Errorf("asked for %d Mbit/s, got %d bytes", tt.asked, sb.Limits.Bandwidth)
@@ -422,7 +423,7 @@ func TestSetTimeout(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})
 		for _, d := range []time.Duration{0, -1, sandbox.MaxTimeout + 1} {
 			_, err := w.m.SetTimeout(t.Context(), "t", sb.ID, d)
-			want(t, "SetTimeout of "+d.String(), err, sandbox.Invalid)
+			codetest.Want(t, "SetTimeout of "+d.String(), err, sandbox.Invalid)
 		}
 		w.pass(50 * time.Minute)
 		farther, err := w.m.SetTimeout(t.Context(), "t", sb.ID, time.Hour)
@@ -449,7 +450,7 @@ func TestRunFor(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, OnTimeout: sandbox.OnTimeoutPause})
 		for _, d := range []time.Duration{0, -1, sandbox.MaxTimeout + 1} {
 			_, err := w.m.RunFor(t.Context(), "t", sb.ID, d)
-			want(t, "RunFor of "+d.String(), err, sandbox.Invalid)
+			codetest.Want(t, "RunFor of "+d.String(), err, sandbox.Invalid)
 		}
 		sooner, err := w.m.RunFor(t.Context(), "t", sb.ID, time.Minute)
 		if err != nil || !sooner.Deadline.Equal(time.Now().Add(time.Minute)) || sooner.Timeout != time.Hour {
@@ -540,7 +541,7 @@ func TestCertificatesAreDeleted(t *testing.T) {
 		w.record(sb.ID)
 		w.pass(3 * time.Hour)
 		_, err := w.m.Get(t.Context(), "t", sb.ID)
-		want(t, "Get after the certificate's life", err, sandbox.NotFound)
+		codetest.Want(t, "Get after the certificate's life", err, sandbox.NotFound)
 	})
 }
 
@@ -557,12 +558,12 @@ func TestRefusedCreatesAreDeletedSoon(t *testing.T) {
 		}
 		id := sandbox.NewSandboxID()
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})
-		want(t, "a refused create", err, sandbox.Unavailable)
+		codetest.Want(t, "a refused create", err, sandbox.Unavailable)
 		w.pass(sandbox.RefusedLife - time.Minute)
 		w.record(id)
 		w.pass(15 * time.Minute)
 		_, err = w.m.Get(t.Context(), "t", id)
-		want(t, "a refused one after its life", err, sandbox.NotFound)
+		codetest.Want(t, "a refused one after its life", err, sandbox.NotFound)
 		w.record(ended.ID)
 	})
 }
@@ -611,7 +612,7 @@ func TestBootEndsWhileItIsCreated(t *testing.T) {
 			}, Node: local, Cause: sandbox.CauseGuestExit})
 		}
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
-		want(t, "Create", err, sandbox.Unavailable)
+		codetest.Want(t, "Create", err, sandbox.Unavailable)
 		page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})
 		if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended.Cause != sandbox.CauseGuestExit {
 			t.Errorf("certificates: %+v, %v", page, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // Who has sent as much as the quota lets loses the network, until there is room.
@@ -37,9 +38,9 @@ func TestEgressQuota(t *testing.T) {
 		}
 		public := sandbox.Change{Network: ptr(sandbox.NetworkPublic)}
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
-		want(t, "a create", err, sandbox.Exhausted)
+		codetest.Want(t, "a create", err, sandbox.Exhausted)
 		_, err = w.m.Update(t.Context(), "t", sb.ID, public)
-		want(t, "a change of the network", err, sandbox.Exhausted)
+		codetest.Want(t, "a change of the network", err, sandbox.Exhausted)
 		w.create("t", sandbox.CreateRequest{Network: sandbox.NetworkNone})
 		quota(2)
 		if r := w.update(sb.ID, public); r.Network != sandbox.NetworkPublic {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
@@ -151,7 +152,7 @@ func TestVolumeOnce(t *testing.T) {
 		if made[0].MaxBytes != sandbox.DefaultVolumeBytes || made[1].MaxBytes != made[0].MaxBytes {
 			t.Errorf("made %+v", made)
 		}
-		want(t, "another tenant's", second(w.m.CreateVolume(t.Context(), "x", req)), sandbox.Conflict)
+		codetest.Want(t, "another tenant's", codetest.ErrOf(w.m.CreateVolume(t.Context(), "x", req)), sandbox.Conflict)
 	})
 }
 
@@ -161,11 +162,11 @@ func TestVolumeUndone(t *testing.T) {
 	lost := sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
 	in(t, func(t *testing.T, w *world) {
 		w.nodes.onVolume = func(sandbox.VolumeSpec) error { return lost }
-		want(t, "a create whose answer is lost", second(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
+		codetest.Want(t, "a create whose answer is lost", codetest.ErrOf(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
 		w.consistentVolumes()
 
 		w.nodes.onNoVolume = func(string) error { return lost }
-		want(t, "one whose undoing fails too", second(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
+		codetest.Want(t, "one whose undoing fails too", codetest.ErrOf(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
 		if left, err := w.store.VolumesLeft(t.Context()); err != nil || len(left) != 1 || left[0].State != sandbox.VolumeDeleting {
 			t.Errorf("left %+v, %v", left, err)
 		}
@@ -174,7 +175,7 @@ func TestVolumeUndone(t *testing.T) {
 		if _, err := w.m.DeleteVolume(t.Context(), "t", v.ID); err != nil {
 			t.Errorf("a delete that the node cannot carry out now: %v", err)
 		}
-		want(t, "a look after that", second(w.m.GetVolume(t.Context(), "t", v.ID)), sandbox.NotFound)
+		codetest.Want(t, "a look after that", codetest.ErrOf(w.m.GetVolume(t.Context(), "t", v.ID)), sandbox.NotFound)
 		died := sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "b", State: sandbox.VolumeCreating, Node: local, MaxBytes: 1 << 20}
 		if _, err := w.store.InsertVolume(t.Context(), died); err != nil {
 			t.Fatal(err)
@@ -220,7 +221,7 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		for what, volumes := range map[string][]sandbox.VolumeMount{
 			"none": nil, "one less": ask[:1], "others": {{Volume: "b", Path: "/data"}, {Volume: "a", Path: "/mnt/b"}}, "twice the same": {ask[0], ask[0]},
 		} {
-			want(t, "a change to "+what, second(w.m.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &volumes})), sandbox.Conflict)
+			codetest.Want(t, "a change to "+what, codetest.ErrOf(w.m.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &volumes})), sandbox.Conflict)
 		}
 		sb, err = w.m.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &[]sandbox.VolumeMount{mounts[1], ask[0]}, Env: map[string]*string{"A": ptr("1")}})
 		has("one that is changed", sb, err)
@@ -230,7 +231,7 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want(t, "a delete while it is paused", second(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
+		codetest.Want(t, "a delete while it is paused", codetest.ErrOf(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
 		sb, err = w.m.Resume(ctx, "t", sb.ID)
 		has("a resumed one", sb, err)
 		snap, err := w.m.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{})
@@ -246,20 +247,20 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		fork := has("a fork", forks[0].Sandbox, forks[0].Err)
 		from, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID})
 		has("one from a snapshot", from, err)
-		want(t, "one from a snapshot with others", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID, Volumes: ask})), sandbox.Invalid)
-		want(t, "an export with memory", w.m.ExportSnapshot(ctx, "t", snap.ID, false, &strings.Builder{}), sandbox.Conflict)
+		codetest.Want(t, "one from a snapshot with others", codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID, Volumes: ask})), sandbox.Invalid)
+		codetest.Want(t, "an export with memory", w.m.ExportSnapshot(ctx, "t", snap.ID, false, &strings.Builder{}), sandbox.Conflict)
 
 		for what, volumes := range map[string][]sandbox.VolumeMount{
 			"unknown": {{Volume: "c", Path: "/data"}}, "nested": {{Volume: "a", Path: "/data"}, {Volume: "b", Path: "/data/b"}},
 			"in the system": {{Volume: "a", Path: "/usr/data"}}, "relative": {{Volume: "a", Path: "data"}},
 		} {
-			want(t, what, second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: volumes})), sandbox.Invalid)
+			codetest.Want(t, what, codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: volumes})), sandbox.Invalid)
 		}
-		want(t, "another tenant's", second(w.m.Create(ctx, "x", sandbox.CreateRequest{Volumes: ask})), sandbox.Invalid)
+		codetest.Want(t, "another tenant's", codetest.ErrOf(w.m.Create(ctx, "x", sandbox.CreateRequest{Volumes: ask})), sandbox.Invalid)
 
 		// One stays for as long as any has it.
 		for _, id := range []string{sb.ID, fork.ID, from.ID} {
-			want(t, "a delete while one has it", second(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
+			codetest.Want(t, "a delete while one has it", codetest.ErrOf(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
 			if _, err := w.m.End(ctx, "t", id, sandbox.CauseReleased); err != nil {
 				t.Fatal(err)
 			}
@@ -268,7 +269,7 @@ func TestVolumesOfSandboxes(t *testing.T) {
 			t.Error(err)
 		}
 		_, err = w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID})
-		if want(t, "one from a snapshot whose volume is gone", err, sandbox.Conflict); !strings.Contains(err.Error(), "the volume a (") {
+		if codetest.Want(t, "one from a snapshot whose volume is gone", err, sandbox.Conflict); !strings.Contains(err.Error(), "the volume a (") {
 			t.Errorf("it hears %v", err)
 		}
 		if err := w.m.Reconcile(ctx); err != nil { // which sweeps what pauses and forks saved
@@ -296,9 +297,9 @@ func TestVolumesAreOnANode(t *testing.T) {
 		}
 	}
 	both := []sandbox.VolumeMount{{Volume: v.ID, Path: "/a"}, {Volume: on2.ID, Path: "/b"}}
-	want(t, "volumes of two nodes", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both})), sandbox.Conflict)
+	codetest.Want(t, "volumes of two nodes", codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both})), sandbox.Conflict)
 	w.nodes.setAway("n1", true)
-	want(t, "a node that is away", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both[:1]})), sandbox.Unavailable)
+	codetest.Want(t, "a node that is away", codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both[:1]})), sandbox.Unavailable)
 }
 
 // Whoever counts is told of each volume, and of those that a quota refuses.

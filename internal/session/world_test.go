@@ -770,13 +770,6 @@ func (w *world) consistentSaved(needed map[string]bool) {
 	}
 }
 
-func want(t *testing.T, what string, err error, code sandbox.Code) {
-	t.Helper()
-	if !errors.Is(err, code) {
-		t.Errorf("%s = %v, want %s", what, err, code)
-	}
-}
-
 // slowStarts has every start from now on take so long, and counts them.
 func (w *world) slowStarts(takes time.Duration) *atomic.Int64 {
 	starts := new(atomic.Int64)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 )
 
@@ -171,23 +172,16 @@ func (s *suite) unknown(t *testing.T, id string) {
 	t.Helper()
 	ctx := t.Context()
 	_, err := s.engine.Dial(ctx, id, sandbox.GuestPort)
-	want(t, "Dial", err, sandbox.NotFound)
+	codetest.Want(t, "Dial", err, sandbox.NotFound)
 	_, err = s.engine.Usage(ctx, id)
-	want(t, "Usage", err, sandbox.NotFound)
-	want(t, "SetNetwork", s.engine.SetNetwork(ctx, id, sandbox.NetworkPublic), sandbox.NotFound)
-	want(t, "SetSecrets", s.engine.SetSecrets(ctx, id, sandbox.SecretBinding{}), sandbox.NotFound)
+	codetest.Want(t, "Usage", err, sandbox.NotFound)
+	codetest.Want(t, "SetNetwork", s.engine.SetNetwork(ctx, id, sandbox.NetworkPublic), sandbox.NotFound)
+	codetest.Want(t, "SetSecrets", s.engine.SetSecrets(ctx, id, sandbox.SecretBinding{}), sandbox.NotFound)
 	_, err = s.engine.NetworkLog(ctx, id)
-	want(t, "NetworkLog", err, sandbox.NotFound)
-	want(t, "SetLimits", s.engine.SetLimits(ctx, id, s.Shape.Limits()), sandbox.NotFound)
+	codetest.Want(t, "NetworkLog", err, sandbox.NotFound)
+	codetest.Want(t, "SetLimits", s.engine.SetLimits(ctx, id, s.Shape.Limits()), sandbox.NotFound)
 	if err := s.engine.Stop(ctx, id, 0); err != nil {
 		t.Errorf("Stop of an unknown boot = %v", err)
-	}
-}
-
-func want(t *testing.T, what string, err error, code sandbox.Code) {
-	t.Helper()
-	if !errors.Is(err, code) {
-		t.Errorf("%s = %v, want %s", what, err, code)
 	}
 }
 
@@ -227,7 +221,7 @@ func startDialStop(t *testing.T, s *suite) {
 
 func startTwice(t *testing.T, s *suite) {
 	id := s.start(t)
-	want(t, "Start again", s.engine.Start(t.Context(), id, s.spec()), sandbox.Conflict)
+	codetest.Want(t, "Start again", s.engine.Start(t.Context(), id, s.spec()), sandbox.Conflict)
 	s.answers(t, id)
 }
 
@@ -244,7 +238,7 @@ func startRace(t *testing.T, s *suite) {
 		if err == nil {
 			won++
 		} else {
-			want(t, "a losing Start", err, sandbox.Conflict)
+			codetest.Want(t, "a losing Start", err, sandbox.Conflict)
 		}
 	}
 	if won != 1 {
@@ -258,15 +252,15 @@ func startRace(t *testing.T, s *suite) {
 func badID(t *testing.T, s *suite) {
 	ctx := t.Context()
 	for _, id := range []string{"", "b", "../../etc", "b0000000000000000000/", "i" + sandbox.NewBootID()[1:], sandbox.NewBootID() + "\x00"} {
-		want(t, fmt.Sprintf("Start(%q)", id), s.engine.Start(ctx, id, s.spec()), sandbox.Invalid)
-		want(t, fmt.Sprintf("Stop(%q)", id), s.engine.Stop(ctx, id, 0), sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("Start(%q)", id), s.engine.Start(ctx, id, s.spec()), sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("Stop(%q)", id), s.engine.Stop(ctx, id, 0), sandbox.Invalid)
 		_, err := s.engine.Dial(ctx, id, sandbox.GuestPort)
-		want(t, fmt.Sprintf("Dial(%q)", id), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("Dial(%q)", id), err, sandbox.Invalid)
 		_, err = s.engine.Usage(ctx, id)
-		want(t, fmt.Sprintf("Usage(%q)", id), err, sandbox.Invalid)
-		want(t, fmt.Sprintf("SetSecrets(%q)", id), s.engine.SetSecrets(ctx, id, sandbox.SecretBinding{}), sandbox.Invalid)
-		want(t, fmt.Sprintf("SetNetwork(%q)", id), s.engine.SetNetwork(ctx, id, sandbox.NetworkNone), sandbox.Invalid)
-		want(t, fmt.Sprintf("SetLimits(%q)", id), s.engine.SetLimits(ctx, id, s.Shape.Limits()), sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("Usage(%q)", id), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("SetSecrets(%q)", id), s.engine.SetSecrets(ctx, id, sandbox.SecretBinding{}), sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("SetNetwork(%q)", id), s.engine.SetNetwork(ctx, id, sandbox.NetworkNone), sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("SetLimits(%q)", id), s.engine.SetLimits(ctx, id, s.Shape.Limits()), sandbox.Invalid)
 	}
 }
 
@@ -275,7 +269,7 @@ func unknownBoot(t *testing.T, s *suite) { s.unknown(t, sandbox.NewBootID()) }
 func missingImage(t *testing.T, s *suite) {
 	for _, image := range []string{"", "sha256:0000", "../../../etc/passwd"} {
 		id := sandbox.NewBootID()
-		want(t, fmt.Sprintf("Start of image %q", image),
+		codetest.Want(t, fmt.Sprintf("Start of image %q", image),
 			s.engine.Start(t.Context(), id, sandbox.BootSpec{Image: image, Shape: s.Shape}), sandbox.NotFound)
 		s.gone(t, id)
 	}
@@ -283,7 +277,7 @@ func missingImage(t *testing.T, s *suite) {
 
 func badShape(t *testing.T, s *suite) {
 	id := sandbox.NewBootID()
-	want(t, "Start without a shape", s.engine.Start(t.Context(), id, sandbox.BootSpec{Image: s.Image}), sandbox.Invalid)
+	codetest.Want(t, "Start without a shape", s.engine.Start(t.Context(), id, sandbox.BootSpec{Image: s.Image}), sandbox.Invalid)
 	s.gone(t, id)
 }
 
@@ -385,7 +379,7 @@ func dialNothing(t *testing.T, s *suite) {
 		_ = conn.Close()
 		return
 	}
-	want(t, "Dial of a closed port", err, sandbox.Unavailable)
+	codetest.Want(t, "Dial of a closed port", err, sandbox.Unavailable)
 }
 
 func setNetwork(t *testing.T, s *suite) {
@@ -398,7 +392,7 @@ func setNetwork(t *testing.T, s *suite) {
 			t.Errorf("after SetNetwork(%s): %+v", policy, all)
 		}
 	}
-	want(t, "SetNetwork to nonsense", s.engine.SetNetwork(t.Context(), id, "open"), sandbox.Invalid)
+	codetest.Want(t, "SetNetwork to nonsense", s.engine.SetNetwork(t.Context(), id, "open"), sandbox.Invalid)
 	s.answers(t, id)
 }
 
@@ -451,7 +445,7 @@ func setLimits(t *testing.T, s *suite) {
 	} {
 		limits := all
 		tt.change(&limits)
-		want(t, "SetLimits with "+name, s.engine.SetLimits(t.Context(), id, limits), tt.want)
+		codetest.Want(t, "SetLimits with "+name, s.engine.SetLimits(t.Context(), id, limits), tt.want)
 	}
 	if list := s.list(t); len(list) != 1 || list[0].Limits != all {
 		t.Errorf("after refused limits: %+v", list)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // Pause is the suite's access to the inside of Boots, for the cases about saved states.
@@ -155,10 +156,10 @@ func freezeThaw(t *testing.T, s *suite) {
 		"Freeze": s.pauser().Freeze(t.Context(), id),
 		"Thaw":   s.pauser().Thaw(t.Context(), id),
 	} {
-		want(t, what+" of an unknown boot", err, sandbox.NotFound)
+		codetest.Want(t, what+" of an unknown boot", err, sandbox.NotFound)
 	}
-	want(t, "Freeze of nonsense", s.pauser().Freeze(t.Context(), "../b"), sandbox.Invalid)
-	want(t, "Thaw of nonsense", s.pauser().Thaw(t.Context(), "../b"), sandbox.Invalid)
+	codetest.Want(t, "Freeze of nonsense", s.pauser().Freeze(t.Context(), "../b"), sandbox.Invalid)
+	codetest.Want(t, "Thaw of nonsense", s.pauser().Thaw(t.Context(), "../b"), sandbox.Invalid)
 }
 
 // saveMemory: a Boot that starts from a state has all of it, and is independent.
@@ -250,16 +251,16 @@ func saveRefused(t *testing.T, s *suite) {
 	s.Pause.Remember(t, s.engine, first, "one")
 	name, saved := s.save(t, first, true)
 	_, err := s.pauser().Save(t.Context(), second, name, true)
-	want(t, "Save of another boot under the same name", err, sandbox.Conflict)
+	codetest.Want(t, "Save of another boot under the same name", err, sandbox.Conflict)
 	for _, bad := range []string{"", "s", "../../etc", sandbox.NewBootID(), sandbox.NewSnapshotID() + "/"} {
 		_, err := s.pauser().Save(t.Context(), first, bad, true)
-		want(t, "Save under a bad name", err, sandbox.Invalid)
-		want(t, "DeleteSaved of a bad name", s.pauser().DeleteSaved(t.Context(), bad), sandbox.Invalid)
+		codetest.Want(t, "Save under a bad name", err, sandbox.Invalid)
+		codetest.Want(t, "DeleteSaved of a bad name", s.pauser().DeleteSaved(t.Context(), bad), sandbox.Invalid)
 	}
 	_, err = s.pauser().Save(t.Context(), sandbox.NewBootID(), sandbox.NewSnapshotID(), true)
-	want(t, "Save of an unknown boot", err, sandbox.NotFound)
+	codetest.Want(t, "Save of an unknown boot", err, sandbox.NotFound)
 	_, err = s.pauser().Save(t.Context(), "b", sandbox.NewSnapshotID(), true)
-	want(t, "Save of nonsense", err, sandbox.Invalid)
+	codetest.Want(t, "Save of nonsense", err, sandbox.Invalid)
 	s.lists(t, name)
 	for _, id := range []string{first, second} {
 		s.asked(t, id)
@@ -347,7 +348,7 @@ func startFromRefused(t *testing.T, s *suite) {
 		id := sandbox.NewBootID()
 		tt.spec.From = tt.from
 		err := s.engine.Start(t.Context(), id, tt.spec)
-		want(t, "Start from "+tt.what, err, tt.want)
+		codetest.Want(t, "Start from "+tt.what, err, tt.want)
 		if (tt.from == damaged || tt.from == files) && !errors.Is(err, sandbox.ErrDamaged) {
 			t.Errorf("Start from %s = %v, want one that says so", tt.what, err)
 		}
@@ -372,7 +373,7 @@ func deleteSaved(t *testing.T, s *suite) {
 	s.lists(t, second)
 	spec := s.spec()
 	spec.From = first
-	want(t, "Start from a deleted state", s.engine.Start(t.Context(), sandbox.NewBootID(), spec), sandbox.NotFound)
+	codetest.Want(t, "Start from a deleted state", s.engine.Start(t.Context(), sandbox.NewBootID(), spec), sandbox.NotFound)
 	s.recalls(t, started, "one")
 	if err := s.pauser().DeleteSaved(t.Context(), second); err != nil {
 		t.Errorf("DeleteSaved: %v", err)

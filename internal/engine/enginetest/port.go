@@ -9,6 +9,7 @@ import (
 	"testing/iotest"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func (s *suite) porter(t *testing.T) sandbox.Porter {
@@ -52,7 +53,7 @@ func exportAndImport(t *testing.T, s *suite) {
 			t.Errorf("imported %+v, want %+v", got, saved)
 		}
 		_, err = s.porter(t).ImportSaved(t.Context(), to, bytes.NewReader(out))
-		want(t, "ImportSaved under a name that is taken", err, sandbox.Conflict)
+		codetest.Want(t, "ImportSaved under a name that is taken", err, sandbox.Conflict)
 		taken[name] = to
 		t.Cleanup(func() { _ = s.pauser().DeleteSaved(context.WithoutCancel(t.Context()), to) })
 	}
@@ -70,16 +71,16 @@ func importRefused(t *testing.T, s *suite) {
 	origin := s.start(t)
 	name, _ := s.save(t, origin, false)
 	out := s.export(t, name)
-	want(t, "ExportSaved of what is not there", s.porter(t).ExportSaved(t.Context(), sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
-	want(t, "ExportSaved of nonsense", s.porter(t).ExportSaved(t.Context(), "../"+name, false, io.Discard), sandbox.Invalid)
+	codetest.Want(t, "ExportSaved of what is not there", s.porter(t).ExportSaved(t.Context(), sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
+	codetest.Want(t, "ExportSaved of nonsense", s.porter(t).ExportSaved(t.Context(), "../"+name, false, io.Discard), sandbox.Invalid)
 	_, err := s.porter(t).ImportSaved(t.Context(), "../"+name, bytes.NewReader(out))
-	want(t, "ImportSaved as nonsense", err, sandbox.Invalid)
+	codetest.Want(t, "ImportSaved as nonsense", err, sandbox.Invalid)
 	for what, in := range map[string][]byte{
 		"nothing": nil, "something else": []byte("hello"), "its first byte": out[:1], "its half": out[:len(out)/2], "all but one": out[:len(out)-2],
 		"more": append(bytes.Clone(out), "more"...),
 	} {
 		_, err := s.porter(t).ImportSaved(t.Context(), sandbox.NewSnapshotID(), bytes.NewReader(in))
-		want(t, "ImportSaved of "+what, err, sandbox.Invalid)
+		codetest.Want(t, "ImportSaved of "+what, err, sandbox.Invalid)
 	}
 	broken := errors.New("the sender left")
 	for _, n := range []int{0, 2, len(out) / 2, len(out)} {
@@ -90,7 +91,7 @@ func importRefused(t *testing.T, s *suite) {
 	}
 	s.lists(t, name)
 	s.Pause.Damage(t, s.engine, name)
-	want(t, "ExportSaved of what is damaged", s.porter(t).ExportSaved(t.Context(), name, false, io.Discard), sandbox.Conflict)
+	codetest.Want(t, "ExportSaved of what is damaged", s.porter(t).ExportSaved(t.Context(), name, false, io.Discard), sandbox.Conflict)
 	s.asked(t, origin)
 }
 
@@ -108,7 +109,7 @@ func shareSaved(t *testing.T, s *suite) {
 			t.Errorf("ShareSaved: %v", err)
 		}
 	}
-	want(t, "ShareSaved with others", sharer.ShareSaved(t.Context(), name, "u"), sandbox.Conflict)
-	want(t, "ShareSaved of what is not there", sharer.ShareSaved(t.Context(), sandbox.NewSnapshotID(), "t"), sandbox.NotFound)
+	codetest.Want(t, "ShareSaved with others", sharer.ShareSaved(t.Context(), name, "u"), sandbox.Conflict)
+	codetest.Want(t, "ShareSaved of what is not there", sharer.ShareSaved(t.Context(), sandbox.NewSnapshotID(), "t"), sandbox.NotFound)
 	s.holdsFile(t, s.from(t, name), "two")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -54,7 +55,7 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 		"processes that are not there":  absentProcesses,
 		"contexts that are not there":   absentContexts,
 		"what goes on inside":           inspect,
-		"a connection ahead of a call":  func(w *world) { w.ok("Warm", w.Warm(w.t.Context())) },
+		"a connection ahead of a call":  func(w *world) { codetest.OK(w.t, "Warm", w.Warm(w.t.Context())) },
 		"calls whose context has ended": endedContext,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,29 +64,12 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 	}
 }
 
-func (w *world) want(what string, err error, code sandbox.Code) {
-	w.t.Helper()
-	if err == nil || sandbox.CodeOf(err) != code {
-		w.t.Errorf("%s = %v, want %s", what, err, code)
-	}
-}
-
-func (w *world) ok(what string, err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// second returns the error of a call with a result.
-func second[T any](_ T, err error) error { return err }
-
 func (w *world) at(name string) string { return path.Join(w.Dir, name) }
 
 func (w *world) write(name, content string) execution.Entry {
 	w.t.Helper()
 	e, err := w.WriteFile(w.t.Context(), w.at(name), strings.NewReader(content), int64(len(content)))
-	w.ok("WriteFile", err)
+	codetest.OK(w.t, "WriteFile", err)
 	return e
 }
 
@@ -93,10 +77,10 @@ func (w *world) write(name, content string) execution.Entry {
 func (w *world) read(name string, opts execution.ReadOptions) (string, execution.FileBody) {
 	w.t.Helper()
 	f, err := w.ReadFile(w.t.Context(), w.at(name), opts)
-	w.ok("ReadFile", err)
+	codetest.OK(w.t, "ReadFile", err)
 	defer f.Body.Close()
 	b, err := io.ReadAll(f.Body)
-	w.ok("read the body", err)
+	codetest.OK(w.t, "read the body", err)
 	return string(b), *f
 }
 
@@ -134,8 +118,8 @@ func oneFile(w *world) {
 	if err != nil || moved.Path != w.at("g") || moved.Size != int64(len(large)) {
 		t.Errorf("Move = %+v, %v", moved, err)
 	}
-	w.want("Stat of what was moved", second(w.Stat(t.Context(), w.at("deep/below/f"))), sandbox.NotFound)
-	w.ok("Remove", w.Remove(t.Context(), w.at("deep")))
+	codetest.Want(w.t, "Stat of what was moved", codetest.ErrOf(w.Stat(t.Context(), w.at("deep/below/f"))), sandbox.NotFound)
+	codetest.OK(w.t, "Remove", w.Remove(t.Context(), w.at("deep")))
 	if names := w.names(3); !slices.Equal(names, []string{"g"}) {
 		t.Errorf("there are %v", names)
 	}
@@ -175,7 +159,7 @@ func folders(w *world) {
 	if err != nil || d.Kind() != "directory" || d.Path != w.at("a/b") {
 		t.Errorf("MakeDir = %+v, %v", d, err)
 	}
-	w.want("MakeDir again", second(w.MakeDir(t.Context(), w.at("a/b"))), sandbox.Conflict)
+	codetest.Want(w.t, "MakeDir again", codetest.ErrOf(w.MakeDir(t.Context(), w.at("a/b"))), sandbox.Conflict)
 	w.write("a/b/f", "x")
 	for depth, want := range map[int][]string{1: {"a"}, 2: {"a", "a/b"}, 3: {"a", "a/b", "a/b/f"}} {
 		if got := w.names(depth); !slices.Equal(got, want) {
@@ -191,23 +175,23 @@ func refusedFiles(w *world) {
 		err  error
 		want sandbox.Code
 	}{
-		"ReadFile of nothing":      {second(w.ReadFile(ctx, w.at("none"), execution.ReadOptions{})), sandbox.NotFound},
-		"ReadFile of a folder":     {second(w.ReadFile(ctx, w.Dir, execution.ReadOptions{})), sandbox.Invalid},
-		"WriteFile over a folder":  {second(w.WriteFile(ctx, w.Dir, strings.NewReader("x"), 1)), sandbox.Invalid},
-		"Stat of nothing":          {second(w.Stat(ctx, w.at("none"))), sandbox.NotFound},
-		"Move of nothing":          {second(w.Move(ctx, w.at("none"), w.at("x"))), sandbox.NotFound},
-		"MakeDir where a file is":  {second(w.MakeDir(ctx, w.at("f"))), sandbox.Invalid},
-		"Archive of nothing":       {second(w.Archive(ctx, "", w.at("none"), execution.Tar)), sandbox.NotFound},
-		"Copy of nothing":          {second(w.Copy(ctx, execution.CopyRequest{Source: w.at("none"), Destination: w.at("x")})), sandbox.NotFound},
-		"Chmod of nothing":         {second(w.Chmod(ctx, execution.ChmodRequest{Path: w.at("none"), Mode: 0o600})), sandbox.NotFound},
-		"Chmod as an unknown user": {second(w.Chmod(ctx, execution.ChmodRequest{User: "nobody-here", Path: w.at("f"), Mode: 0o600})), sandbox.Invalid},
+		"ReadFile of nothing":      {codetest.ErrOf(w.ReadFile(ctx, w.at("none"), execution.ReadOptions{})), sandbox.NotFound},
+		"ReadFile of a folder":     {codetest.ErrOf(w.ReadFile(ctx, w.Dir, execution.ReadOptions{})), sandbox.Invalid},
+		"WriteFile over a folder":  {codetest.ErrOf(w.WriteFile(ctx, w.Dir, strings.NewReader("x"), 1)), sandbox.Invalid},
+		"Stat of nothing":          {codetest.ErrOf(w.Stat(ctx, w.at("none"))), sandbox.NotFound},
+		"Move of nothing":          {codetest.ErrOf(w.Move(ctx, w.at("none"), w.at("x"))), sandbox.NotFound},
+		"MakeDir where a file is":  {codetest.ErrOf(w.MakeDir(ctx, w.at("f"))), sandbox.Invalid},
+		"Archive of nothing":       {codetest.ErrOf(w.Archive(ctx, "", w.at("none"), execution.Tar)), sandbox.NotFound},
+		"Copy of nothing":          {codetest.ErrOf(w.Copy(ctx, execution.CopyRequest{Source: w.at("none"), Destination: w.at("x")})), sandbox.NotFound},
+		"Chmod of nothing":         {codetest.ErrOf(w.Chmod(ctx, execution.ChmodRequest{Path: w.at("none"), Mode: 0o600})), sandbox.NotFound},
+		"Chmod as an unknown user": {codetest.ErrOf(w.Chmod(ctx, execution.ChmodRequest{User: "nobody-here", Path: w.at("f"), Mode: 0o600})), sandbox.Invalid},
 	} {
-		w.want(what, tt.err, tt.want)
+		codetest.Want(w.t, what, tt.err, tt.want)
 	}
 	_, _, err := w.List(ctx, w.at("none"), 1)
-	w.want("List of nothing", err, sandbox.NotFound)
+	codetest.Want(w.t, "List of nothing", err, sandbox.NotFound)
 	_, _, err = w.List(ctx, w.at("f"), 1)
-	w.want("List of a file", err, sandbox.Invalid)
+	codetest.Want(w.t, "List of a file", err, sandbox.Invalid)
 	if names := w.names(2); !slices.Equal(names, []string{"f"}) {
 		w.t.Errorf("what was refused left %v", names)
 	}
@@ -221,9 +205,9 @@ func copyAndChmod(w *world) {
 		t.Errorf("Copy = %+v, %v", done, err)
 	}
 	again := execution.CopyRequest{Source: w.at("a/f"), Destination: w.at("b/f")}
-	w.want("Copy over what is there", second(w.Copy(ctx, again)), sandbox.Conflict)
+	codetest.Want(w.t, "Copy over what is there", codetest.ErrOf(w.Copy(ctx, again)), sandbox.Conflict)
 	again.Overwrite = true
-	w.ok("Copy", second(w.Copy(ctx, again)))
+	codetest.OK(w.t, "Copy", codetest.ErrOf(w.Copy(ctx, again)))
 	if n, err := w.Chmod(ctx, execution.ChmodRequest{Path: w.at("b"), Mode: 0o700, Recursive: true}); err != nil || n != 2 {
 		t.Errorf("Chmod = %d, %v", n, err)
 	}
@@ -241,9 +225,9 @@ func searchAndReplace(w *world) {
 	if err != nil || len(found.Matches) != 2 || found.Matches[0].Path != w.at("a") || found.Matches[0].Line != 2 || len(found.Matches[1].Spans) != 2 || found.Truncated {
 		t.Errorf("Search = %+v, %v", found, err)
 	}
-	w.want("a pattern that is none", second(w.Search(ctx, execution.SearchRequest{Files: files, Pattern: "(", MaxResults: 10})), sandbox.Invalid)
+	codetest.Want(w.t, "a pattern that is none", codetest.ErrOf(w.Search(ctx, execution.SearchRequest{Files: files, Pattern: "(", MaxResults: 10})), sandbox.Invalid)
 	req := execution.ReplaceRequest{Files: files, Pattern: "two", Replacement: "2", Expected: new(int64(7))}
-	w.want("another number than expected", second(w.Replace(ctx, req)), sandbox.Conflict)
+	codetest.Want(w.t, "another number than expected", codetest.ErrOf(w.Replace(ctx, req)), sandbox.Conflict)
 	req.Expected = new(int64(3))
 	if done, err := w.Replace(ctx, req); err != nil || done.Count != 3 || len(done.Files) != 2 || done.Files[1].Count != 2 {
 		t.Errorf("Replace = %+v, %v", done, err)
@@ -258,10 +242,10 @@ func archiveAndExtract(w *world) {
 	w.write("a/deep/f", "text")
 	for _, format := range []execution.ArchiveFormat{execution.Tar, execution.TarGz, execution.Zip} {
 		archive, err := w.Archive(ctx, "", w.at("a"), format)
-		w.ok("Archive", err)
+		codetest.OK(w.t, "Archive", err)
 		var whole bytes.Buffer
 		_, err = whole.ReadFrom(archive)
-		w.ok("read the archive", err)
+		codetest.OK(w.t, "read the archive", err)
 		archive.Close()
 		to := "to-" + string(format)
 		if done, err := w.Extract(ctx, "", w.at(to), "", bytes.NewReader(whole.Bytes())); err != nil || done.Files != 1 || done.Bytes != 4 {
@@ -271,7 +255,7 @@ func archiveAndExtract(w *world) {
 			t.Errorf("from %s came %q", format, text)
 		}
 	}
-	w.want("Extract of nonsense", second(w.Extract(ctx, "", w.at("x"), execution.TarGz, strings.NewReader("nonsense"))), sandbox.Invalid)
+	codetest.Want(w.t, "Extract of nonsense", codetest.ErrOf(w.Extract(ctx, "", w.at("x"), execution.TarGz, strings.NewReader("nonsense"))), sandbox.Invalid)
 }
 
 func changes(w *world) {
@@ -289,7 +273,7 @@ func changes(w *world) {
 	}
 	req.Path = w.at("none")
 	_, _, err = w.Changes(ctx, req)
-	w.want("Changes below nothing", err, sandbox.NotFound)
+	codetest.Want(w.t, "Changes below nothing", err, sandbox.NotFound)
 }
 
 func watch(w *world) {
@@ -305,10 +289,10 @@ func watch(w *world) {
 		seen = append(seen, *e.Change)
 		return stop
 	})
-	w.want("Watch", err, sandbox.Unsupported)
+	codetest.Want(w.t, "Watch", err, sandbox.Unsupported)
 	if len(seen) != 1 || seen[0].Path != w.at("f") || seen[0].Type != execution.FileCreated {
 		w.t.Errorf("it saw %+v", seen)
 	}
 	none := execution.WatchRequest{Path: w.at("none")}
-	w.want("Watch of nothing", w.Watch(ctx, none, func(execution.WatchEvent) error { return nil }), sandbox.NotFound)
+	codetest.Want(w.t, "Watch of nothing", w.Watch(ctx, none, func(execution.WatchEvent) error { return nil }), sandbox.NotFound)
 }

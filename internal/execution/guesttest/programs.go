@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -77,7 +78,7 @@ func endWithCall(w *world) {
 		}
 		return nil
 	})
-	w.want("Run with a handler that fails", err, sandbox.Unsupported)
+	codetest.Want(w.t, "Run with a handler that fails", err, sandbox.Unsupported)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	began := time.Now()
@@ -99,7 +100,7 @@ func (w *world) startProcess(n int, req execution.ProcessStart) execution.Proces
 	w.t.Helper()
 	req.ID = processID(n)
 	p, err := w.StartProcess(w.t.Context(), req)
-	w.ok("StartProcess", err)
+	codetest.OK(w.t, "StartProcess", err)
 	return p
 }
 
@@ -127,7 +128,7 @@ func oneProcess(w *world) {
 			t.Errorf("GetProcess(%s) = %+v, %v", key, got, err)
 		}
 	}
-	w.want("a name in use", second(w.StartProcess(ctx, execution.ProcessStart{ID: processID(3), Command: "true", Name: "long"})), sandbox.Conflict)
+	codetest.Want(w.t, "a name in use", codetest.ErrOf(w.StartProcess(ctx, execution.ProcessStart{ID: processID(3), Command: "true", Name: "long"})), sandbox.Conflict)
 	all, err := w.ListProcesses(ctx)
 	if err != nil || len(all) != 2 || all[0].ID != done.ID || all[1].ID != long.ID {
 		t.Errorf("ListProcesses = %+v, %v", all, err)
@@ -151,11 +152,11 @@ func keyed(w *world) {
 	}
 	other := req
 	other.ID, other.Fingerprint = processID(3), []byte("2")
-	w.want("another request with the key", second(w.StartProcess(ctx, other)), sandbox.Conflict)
+	codetest.Want(w.t, "another request with the key", codetest.ErrOf(w.StartProcess(ctx, other)), sandbox.Conflict)
 	if ended, err := w.EndProcessOf(ctx, "k"); err != nil || ended.ID != first.ID || ended.End == nil {
 		t.Errorf("EndProcessOf = %+v, %v", ended, err)
 	}
-	w.want("EndProcessOf of an unknown key", second(w.EndProcessOf(ctx, "none")), sandbox.NotFound)
+	codetest.Want(w.t, "EndProcessOf of an unknown key", codetest.ErrOf(w.EndProcessOf(ctx, "none")), sandbox.NotFound)
 }
 
 func output(w *world) {
@@ -180,7 +181,7 @@ func output(w *world) {
 		}
 	}
 	enough := sandbox.Errorf(sandbox.Unsupported, "enough")
-	w.want("a handler that fails", w.ReadOutput(ctx, p.ID, 0, false, func(execution.Output) error { return enough }), sandbox.Unsupported)
+	codetest.Want(w.t, "a handler that fails", w.ReadOutput(ctx, p.ID, 0, false, func(execution.Output) error { return enough }), sandbox.Unsupported)
 }
 
 func terminal(w *world) {
@@ -189,16 +190,16 @@ func terminal(w *world) {
 	if n, err := w.WriteInput(ctx, p.ID, execution.Input{Data: []byte("second\n")}); err != nil || n != 7 {
 		t.Errorf("WriteInput = %d, %v", n, err)
 	}
-	w.ok("close the input", second(w.WriteInput(ctx, p.ID, execution.Input{EOF: true})))
+	codetest.OK(w.t, "close the input", codetest.ErrOf(w.WriteInput(ctx, p.ID, execution.Input{EOF: true})))
 	var got []execution.OutputPiece
-	w.ok("ReadOutput", w.ReadOutput(ctx, p.ID, 0, true, func(o execution.Output) error {
+	codetest.OK(w.t, "ReadOutput", w.ReadOutput(ctx, p.ID, 0, true, func(o execution.Output) error {
 		got = append(got, o.Pieces...)
 		return nil
 	}))
 	if text(got) != "first\nsecond\n" {
 		t.Errorf("it wrote %q", text(got))
 	}
-	w.want("the size of what has no terminal", second(w.ResizeProcess(ctx, p.ID, execution.TerminalSize{Cols: 100, Rows: 30})), sandbox.Invalid)
+	codetest.Want(w.t, "the size of what has no terminal", codetest.ErrOf(w.ResizeProcess(ctx, p.ID, execution.TerminalSize{Cols: 100, Rows: 30})), sandbox.Invalid)
 	tty := w.startProcess(2, execution.ProcessStart{Args: []string{"sleep", "60"}, PTY: &execution.TerminalSize{Cols: 80, Rows: 24}})
 	if got, err := w.ResizeProcess(ctx, tty.ID, execution.TerminalSize{Cols: 100, Rows: 30}); err != nil || got.PTY == nil || got.PTY.Cols != 100 || got.PTY.Rows != 30 {
 		t.Errorf("ResizeProcess = %+v, %v", got, err)
@@ -229,27 +230,27 @@ func signals(w *world) {
 	if got, err := w.WaitProcess(ctx, p.ID, execution.Condition{Log: "ready"}, time.Minute); err != nil || !got.Met {
 		t.Fatalf("WaitProcess = %+v, %v", got, err)
 	}
-	w.ok("SignalProcess", second(w.SignalProcess(ctx, p.ID, int(unix.SIGUSR1))))
+	codetest.OK(w.t, "SignalProcess", codetest.ErrOf(w.SignalProcess(ctx, p.ID, int(unix.SIGUSR1))))
 	got, err := w.WaitProcess(ctx, p.ID, execution.Condition{}, time.Minute)
 	if err != nil || got.End == nil || got.End.ExitCode != 5 {
 		t.Errorf("WaitProcess = %+v, %v", got, err)
 	}
-	w.want("a signal to what has ended", second(w.SignalProcess(ctx, p.ID, int(unix.SIGUSR1))), sandbox.Conflict)
+	codetest.Want(w.t, "a signal to what has ended", codetest.ErrOf(w.SignalProcess(ctx, p.ID, int(unix.SIGUSR1))), sandbox.Conflict)
 }
 
 func absentProcesses(w *world) {
 	ctx, id := w.t.Context(), processID(9)
 	for what, err := range map[string]error{
-		"GetProcess":     second(w.GetProcess(ctx, id)),
-		"EndProcess":     second(w.EndProcess(ctx, id)),
-		"WaitProcess":    second(w.WaitProcess(ctx, id, execution.Condition{}, time.Second)),
+		"GetProcess":     codetest.ErrOf(w.GetProcess(ctx, id)),
+		"EndProcess":     codetest.ErrOf(w.EndProcess(ctx, id)),
+		"WaitProcess":    codetest.ErrOf(w.WaitProcess(ctx, id, execution.Condition{}, time.Second)),
 		"AbandonProcess": w.AbandonProcess(ctx, id, time.Second),
 		"ReadOutput":     w.ReadOutput(ctx, id, 0, false, func(execution.Output) error { return nil }),
-		"WriteInput":     second(w.WriteInput(ctx, id, execution.Input{Data: []byte("x")})),
-		"SignalProcess":  second(w.SignalProcess(ctx, id, 15)),
-		"ResizeProcess":  second(w.ResizeProcess(ctx, id, execution.TerminalSize{Cols: 80, Rows: 24})),
+		"WriteInput":     codetest.ErrOf(w.WriteInput(ctx, id, execution.Input{Data: []byte("x")})),
+		"SignalProcess":  codetest.ErrOf(w.SignalProcess(ctx, id, 15)),
+		"ResizeProcess":  codetest.ErrOf(w.ResizeProcess(ctx, id, execution.TerminalSize{Cols: 80, Rows: 24})),
 	} {
-		w.want(what, err, sandbox.NotFound)
+		codetest.Want(w.t, what, err, sandbox.NotFound)
 	}
 	if all, err := w.ListProcesses(ctx); err != nil || len(all) != 0 {
 		w.t.Errorf("ListProcesses = %+v, %v", all, err)
@@ -259,14 +260,14 @@ func absentProcesses(w *world) {
 func absentContexts(w *world) {
 	ctx := w.t.Context()
 	for what, err := range map[string]error{
-		"RestartContext":   second(w.RestartContext(ctx, "none")),
-		"InterruptContext": second(w.InterruptContext(ctx, "none")),
+		"RestartContext":   codetest.ErrOf(w.RestartContext(ctx, "none")),
+		"InterruptContext": codetest.ErrOf(w.InterruptContext(ctx, "none")),
 		"DeleteContext":    w.DeleteContext(ctx, "none"),
-		"Execute": second(w.Execute(ctx, execution.CellRequest{Context: "none", Language: "python", Code: "1"}, func(execution.RunEvent) error {
+		"Execute": codetest.ErrOf(w.Execute(ctx, execution.CellRequest{Context: "none", Language: "python", Code: "1"}, func(execution.RunEvent) error {
 			return nil
 		})),
 	} {
-		w.want(what, err, sandbox.NotFound)
+		codetest.Want(w.t, what, err, sandbox.NotFound)
 	}
 	if all, err := w.Contexts(ctx); err != nil || slices.ContainsFunc(all, func(c execution.Context) bool { return !c.Default }) {
 		w.t.Errorf("Contexts = %+v, %v", all, err)
@@ -279,7 +280,7 @@ func absentContexts(w *world) {
 func inspect(w *world) {
 	t, ctx := w.t, w.t.Context()
 	l, err := net.Listen("tcp4", "127.0.0.1:0") // a Guest on this machine sees this port
-	w.ok("listen", err)
+	codetest.OK(w.t, "listen", err)
 	defer l.Close()
 	if _, truncated, err := w.ListPorts(ctx); err != nil || truncated {
 		t.Errorf("ListPorts: truncated %v, %v", truncated, err)
@@ -296,10 +297,10 @@ func endedContext(w *world) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	cancel()
 	for what, err := range map[string]error{
-		"Stat":          second(w.Stat(ctx, w.Dir)),
-		"ListProcesses": second(w.ListProcesses(ctx)),
-		"Load":          second(w.Load(ctx)),
-		"Run":           second(w.Run(ctx, execution.RunRequest{Args: bash("true")}, func(execution.RunEvent) error { return nil })),
+		"Stat":          codetest.ErrOf(w.Stat(ctx, w.Dir)),
+		"ListProcesses": codetest.ErrOf(w.ListProcesses(ctx)),
+		"Load":          codetest.ErrOf(w.Load(ctx)),
+		"Run":           codetest.ErrOf(w.Run(ctx, execution.RunRequest{Args: bash("true")}, func(execution.RunEvent) error { return nil })),
 	} {
 		if err == nil {
 			w.t.Errorf("%s succeeds", what)

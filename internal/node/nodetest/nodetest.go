@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // World is one Node without Boots, whose Engine can pause.
@@ -66,23 +67,6 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 	}
 }
 
-func (w *world) want(what string, err error, code sandbox.Code) {
-	w.t.Helper()
-	if err == nil || sandbox.CodeOf(err) != code {
-		w.t.Errorf("%s = %v, want %s", what, err, code)
-	}
-}
-
-func (w *world) ok(what string, err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// second returns the error of a call with a result.
-func second[T any](_ T, err error) error { return err }
-
 func (w *world) request(tenant sandbox.TenantID) sandbox.StartRequest {
 	return sandbox.StartRequest{
 		BootID: sandbox.NewBootID(), Image: w.Image, Shape: sandbox.DefaultShape(),
@@ -103,14 +87,14 @@ func after(req sandbox.StartRequest, from string) sandbox.StartRequest {
 func (w *world) start(req sandbox.StartRequest) sandbox.BootRef {
 	w.t.Helper()
 	started, err := w.Start(w.t.Context(), w.Name, req)
-	w.ok("Start", err)
+	codetest.OK(w.t, "Start", err)
 	return sandbox.BootRef{BootID: started.BootID, SandboxID: req.Binding.SandboxID, Number: req.Binding.BootNumber, Tenant: req.Binding.Tenant}
 }
 
 func (w *world) boots() []sandbox.BoundBoot {
 	w.t.Helper()
 	all, err := w.Boots(w.t.Context(), w.Name)
-	w.ok("Boots", err)
+	codetest.OK(w.t, "Boots", err)
 	return all
 }
 
@@ -119,14 +103,14 @@ func (w *world) save(ref sandbox.BootRef, freeze bool) string {
 	w.t.Helper()
 	id := sandbox.NewSnapshotID()
 	_, err := w.Save(w.t.Context(), w.Name, sandbox.SaveRequest{Boot: ref, Snapshot: id, Memory: true, Freeze: freeze})
-	w.ok("Save", err)
+	codetest.OK(w.t, "Save", err)
 	return id
 }
 
 func (w *world) saved() []string {
 	w.t.Helper()
 	all, err := w.ListSaved(w.t.Context(), w.Name)
-	w.ok("ListSaved", err)
+	codetest.OK(w.t, "ListSaved", err)
 	slices.Sort(all)
 	return all
 }
@@ -146,11 +130,11 @@ func startAndStop(w *world) {
 	}
 	bad := w.request("t")
 	bad.From = sandbox.NewSnapshotID()
-	w.want("Start from a state that is not there", second(w.Start(ctx, w.Name, bad)), sandbox.NotFound)
+	codetest.Want(w.t, "Start from a state that is not there", codetest.ErrOf(w.Start(ctx, w.Name, bad)), sandbox.NotFound)
 	for range 2 {
-		w.ok("Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
+		codetest.OK(w.t, "Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
 	}
-	w.ok("Stop of an unknown one", w.Stop(ctx, w.Name, sandbox.NewBootID(), 0))
+	codetest.OK(w.t, "Stop of an unknown one", w.Stop(ctx, w.Name, sandbox.NewBootID(), 0))
 	if got := w.boots(); len(got) != 0 {
 		t.Errorf("after Stop: %+v", got)
 	}
@@ -183,9 +167,9 @@ func fencing(w *world) {
 	if got := w.boots(); len(got) != 1 || got[0].BootRef != ref {
 		w.t.Errorf("Boots = %+v, want %+v", got, ref)
 	}
-	w.want("Start of the older number", second(w.Start(ctx, w.Name, first)), sandbox.Conflict)
-	w.ok("Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
-	w.want("Start of the older number after the end", second(w.Start(ctx, w.Name, first)), sandbox.Conflict)
+	codetest.Want(w.t, "Start of the older number", codetest.ErrOf(w.Start(ctx, w.Name, first)), sandbox.Conflict)
+	codetest.OK(w.t, "Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
+	codetest.Want(w.t, "Start of the older number after the end", codetest.ErrOf(w.Start(ctx, w.Name, first)), sandbox.Conflict)
 }
 
 func update(w *world) {
@@ -194,17 +178,17 @@ func update(w *world) {
 	b := req.Binding
 	b.Revision, b.Network, b.Env = 2, sandbox.NetworkNone, map[string]string{"B": "2"}
 	for range 2 { // idempotent
-		w.ok("Update", w.Update(ctx, w.Name, ref.BootID, b))
+		codetest.OK(w.t, "Update", w.Update(ctx, w.Name, ref.BootID, b))
 	}
 	if got := w.boots(); len(got) != 1 || got[0].Revision != 2 {
 		w.t.Errorf("Boots = %+v", got)
 	}
 	other, number := b, b
 	other.SandboxID, number.BootNumber = sandbox.NewSandboxID(), 7
-	w.want("an older revision", w.Update(ctx, w.Name, ref.BootID, req.Binding), sandbox.Conflict)
-	w.want("an unknown sandbox's", w.Update(ctx, w.Name, ref.BootID, other), sandbox.NotFound)
-	w.want("another number's", w.Update(ctx, w.Name, ref.BootID, number), sandbox.Conflict)
-	w.want("another boot's", w.Update(ctx, w.Name, sandbox.NewBootID(), b), sandbox.Conflict)
+	codetest.Want(w.t, "an older revision", w.Update(ctx, w.Name, ref.BootID, req.Binding), sandbox.Conflict)
+	codetest.Want(w.t, "an unknown sandbox's", w.Update(ctx, w.Name, ref.BootID, other), sandbox.NotFound)
+	codetest.Want(w.t, "another number's", w.Update(ctx, w.Name, ref.BootID, number), sandbox.Conflict)
+	codetest.Want(w.t, "another boot's", w.Update(ctx, w.Name, sandbox.NewBootID(), b), sandbox.Conflict)
 	if got := w.boots(); len(got) != 1 || got[0].Revision != 2 {
 		w.t.Errorf("after what was refused: %+v", got)
 	}
@@ -222,7 +206,7 @@ func pauseAndResume(w *world) {
 	if again, err := w.Save(ctx, w.Name, r); err != nil || again != saved {
 		t.Errorf("Save again = %+v, %v, want %+v", again, err, saved)
 	}
-	w.ok("Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
+	codetest.OK(w.t, "Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
 	if all := w.saved(); !slices.Equal(all, []string{r.Snapshot}) {
 		t.Errorf("ListSaved = %v", all)
 	}
@@ -235,7 +219,7 @@ func pauseAndResume(w *world) {
 		t.Errorf("Start again = %+v, want %+v", again, resumed)
 	}
 	for range 2 {
-		w.ok("DeleteSaved", w.DeleteSaved(ctx, w.Name, r.Snapshot))
+		codetest.OK(w.t, "DeleteSaved", w.DeleteSaved(ctx, w.Name, r.Snapshot))
 	}
 	if all := w.saved(); len(all) != 0 {
 		t.Errorf("after DeleteSaved: %v", all)
@@ -259,10 +243,10 @@ func saveWhileItRuns(w *world) {
 		t.Errorf("%d boots", n)
 	}
 	_, err := w.Save(ctx, w.Name, sandbox.SaveRequest{Boot: forked, Snapshot: snapshot, Memory: true})
-	w.want("Save as another's name", err, sandbox.Conflict)
+	codetest.Want(w.t, "Save as another's name", err, sandbox.Conflict)
 	w.save(ref, true)
 	for range 2 {
-		w.ok("Thaw", w.Thaw(ctx, w.Name, ref))
+		codetest.OK(w.t, "Thaw", w.Thaw(ctx, w.Name, ref))
 	}
 }
 
@@ -290,11 +274,11 @@ func saveChecksTheOwner(w *world) {
 	ref, foreign := w.start(w.request("t")), w.start(w.request("other"))
 	for what, tt := range others(ref, foreign) {
 		_, err := w.Save(ctx, w.Name, sandbox.SaveRequest{Boot: tt.ref, Snapshot: sandbox.NewSnapshotID(), Memory: true})
-		w.want("Save of "+what, err, tt.want)
-		w.want("Thaw of "+what, w.Thaw(ctx, w.Name, tt.ref), tt.want)
+		codetest.Want(w.t, "Save of "+what, err, tt.want)
+		codetest.Want(w.t, "Thaw of "+what, w.Thaw(ctx, w.Name, tt.ref), tt.want)
 	}
 	_, err := w.Save(ctx, w.Name, sandbox.SaveRequest{Boot: ref, Snapshot: "../../etc", Memory: true})
-	w.want("Save as a bad name", err, sandbox.Invalid)
+	codetest.Want(w.t, "Save as a bad name", err, sandbox.Invalid)
 	if all := w.saved(); len(all) != 0 {
 		w.t.Errorf("what was refused left %v", all)
 	}
@@ -330,7 +314,7 @@ func saveFiles(w *world) {
 		bad := r
 		bad.Snapshot = sandbox.NewSnapshotID()
 		tt.change(&bad)
-		w.want("SaveFiles with "+what, second(w.SaveFiles(ctx, w.Name, bad)), tt.code)
+		codetest.Want(w.t, "SaveFiles with "+what, codetest.ErrOf(w.SaveFiles(ctx, w.Name, bad)), tt.code)
 	}
 	want := []string{from, r.Snapshot}
 	slices.Sort(want)
@@ -345,7 +329,7 @@ func exportAndImport(w *world) {
 	w.Remember(ref.BootID, "x")
 	snapshot, to := w.save(ref, false), sandbox.NewSnapshotID()
 	var file bytes.Buffer
-	w.ok("ExportSaved", w.ExportSaved(ctx, w.Name, snapshot, false, &file))
+	codetest.OK(w.t, "ExportSaved", w.ExportSaved(ctx, w.Name, snapshot, false, &file))
 	if saved, err := w.ImportSaved(ctx, w.Name, "other", to, bytes.NewReader(file.Bytes())); err != nil || !saved.Memory || saved.Image != req.Image {
 		t.Errorf("ImportSaved = %+v, %v", saved, err)
 	}
@@ -355,10 +339,10 @@ func exportAndImport(w *world) {
 		t.Errorf("what starts from it recalls %q", got)
 	}
 	before := w.saved()
-	w.want("ExportSaved of nothing", w.ExportSaved(ctx, w.Name, sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
-	w.want("ImportSaved as a bad name", second(w.ImportSaved(ctx, w.Name, "t", "../x", bytes.NewReader(file.Bytes()))), sandbox.Invalid)
-	w.want("ImportSaved as a name in use", second(w.ImportSaved(ctx, w.Name, "t", to, bytes.NewReader(file.Bytes()))), sandbox.Conflict)
-	w.want("ImportSaved of nonsense", second(w.ImportSaved(ctx, w.Name, "t", sandbox.NewSnapshotID(), strings.NewReader("nonsense"))), sandbox.Invalid)
+	codetest.Want(w.t, "ExportSaved of nothing", w.ExportSaved(ctx, w.Name, sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
+	codetest.Want(w.t, "ImportSaved as a bad name", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", "../x", bytes.NewReader(file.Bytes()))), sandbox.Invalid)
+	codetest.Want(w.t, "ImportSaved as a name in use", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", to, bytes.NewReader(file.Bytes()))), sandbox.Conflict)
+	codetest.Want(w.t, "ImportSaved of nonsense", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", sandbox.NewSnapshotID(), strings.NewReader("nonsense"))), sandbox.Invalid)
 	if all := w.saved(); !slices.Equal(all, before) {
 		t.Errorf("what was refused changed %v to %v", before, all)
 	}
@@ -367,7 +351,7 @@ func exportAndImport(w *world) {
 func (w *world) volume(tenant sandbox.TenantID) sandbox.VolumeSpec {
 	w.t.Helper()
 	v := sandbox.VolumeSpec{ID: sandbox.NewVolumeID(), Tenant: tenant, MaxBytes: 1 << 20}
-	w.ok("CreateVolume", w.CreateVolume(w.t.Context(), w.Name, v))
+	codetest.OK(w.t, "CreateVolume", w.CreateVolume(w.t.Context(), w.Name, v))
 	return v
 }
 
@@ -375,13 +359,13 @@ func volumes(w *world) {
 	t, ctx := w.t, w.t.Context()
 	v := w.volume("t")
 	v.MaxBytes = 2 << 20
-	w.ok("CreateVolume again", w.CreateVolume(ctx, w.Name, v))
+	codetest.OK(w.t, "CreateVolume again", w.CreateVolume(ctx, w.Name, v))
 	uses, err := w.ListVolumes(ctx, w.Name)
 	if err != nil || len(uses) != 1 || uses[0].ID != v.ID || uses[0].Files != 0 {
 		t.Errorf("ListVolumes = %+v, %v", uses, err)
 	}
 	for range 2 {
-		w.ok("DeleteVolume", w.DeleteVolume(ctx, w.Name, v.ID))
+		codetest.OK(w.t, "DeleteVolume", w.DeleteVolume(ctx, w.Name, v.ID))
 	}
 	if uses, err := w.ListVolumes(ctx, w.Name); err != nil || len(uses) != 0 {
 		t.Errorf("after DeleteVolume: %+v, %v", uses, err)
@@ -406,7 +390,7 @@ func boundVolumes(w *world) {
 	} {
 		req := w.request("t")
 		req.Binding.Volumes = tt.volumes
-		w.want("Start with "+what, second(w.Start(w.t.Context(), w.Name, req)), tt.code)
+		codetest.Want(w.t, "Start with "+what, codetest.ErrOf(w.Start(w.t.Context(), w.Name, req)), tt.code)
 	}
 	if n := len(w.boots()); n != 0 {
 		w.t.Errorf("what was refused left %d boots", n)
@@ -419,30 +403,30 @@ func anotherNode(w *world) {
 	v := w.volume("t")
 	save := sandbox.SaveRequest{Boot: ref, Snapshot: sandbox.NewSnapshotID()}
 	for what, err := range map[string]error{
-		"Start":        second(w.Start(ctx, elsewhere, w.request("t"))),
+		"Start":        codetest.ErrOf(w.Start(ctx, elsewhere, w.request("t"))),
 		"Update":       w.Update(ctx, elsewhere, ref.BootID, req.Binding),
 		"Stop":         w.Stop(ctx, elsewhere, ref.BootID, 0),
-		"Boots":        second(w.Boots(ctx, elsewhere)),
-		"Traffic":      second(w.Traffic(ctx, elsewhere)),
-		"Save":         second(w.Save(ctx, elsewhere, save)),
-		"SaveFiles":    second(w.SaveFiles(ctx, elsewhere, sandbox.FilesRequest{Tenant: "t"})),
+		"Boots":        codetest.ErrOf(w.Boots(ctx, elsewhere)),
+		"Traffic":      codetest.ErrOf(w.Traffic(ctx, elsewhere)),
+		"Save":         codetest.ErrOf(w.Save(ctx, elsewhere, save)),
+		"SaveFiles":    codetest.ErrOf(w.SaveFiles(ctx, elsewhere, sandbox.FilesRequest{Tenant: "t"})),
 		"Thaw":         w.Thaw(ctx, elsewhere, ref),
 		"DeleteSaved":  w.DeleteSaved(ctx, elsewhere, save.Snapshot),
-		"ListSaved":    second(w.ListSaved(ctx, elsewhere)),
+		"ListSaved":    codetest.ErrOf(w.ListSaved(ctx, elsewhere)),
 		"ExportSaved":  w.ExportSaved(ctx, elsewhere, save.Snapshot, false, io.Discard),
-		"ImportSaved":  second(w.ImportSaved(ctx, elsewhere, "t", save.Snapshot, strings.NewReader("x"))),
+		"ImportSaved":  codetest.ErrOf(w.ImportSaved(ctx, elsewhere, "t", save.Snapshot, strings.NewReader("x"))),
 		"CreateVolume": w.CreateVolume(ctx, elsewhere, v),
 		"DeleteVolume": w.DeleteVolume(ctx, elsewhere, v.ID),
-		"ListVolumes":  second(w.ListVolumes(ctx, elsewhere)),
+		"ListVolumes":  codetest.ErrOf(w.ListVolumes(ctx, elsewhere)),
 	} {
-		w.want(what, err, sandbox.Unavailable)
+		codetest.Want(w.t, what, err, sandbox.Unavailable)
 	}
 	if w.Dialer != nil {
-		w.want("Dial", second(w.Dialer.Dial(ctx, elsewhere, ref, 8000)), sandbox.Unavailable)
-		w.want("NetworkLog", second(w.Reports.NetworkLog(ctx, elsewhere, ref)), sandbox.Unavailable)
-		w.want("Stats", second(w.Reports.Stats(ctx, elsewhere)), sandbox.Unavailable)
+		codetest.Want(w.t, "Dial", codetest.ErrOf(w.Dialer.Dial(ctx, elsewhere, ref, 8000)), sandbox.Unavailable)
+		codetest.Want(w.t, "NetworkLog", codetest.ErrOf(w.Reports.NetworkLog(ctx, elsewhere, ref)), sandbox.Unavailable)
+		codetest.Want(w.t, "Stats", codetest.ErrOf(w.Reports.Stats(ctx, elsewhere)), sandbox.Unavailable)
 		of := sandbox.VolumeRef{ID: v.ID, Tenant: "t"}
-		w.want("StatVolumeFile", second(w.Files.StatVolumeFile(ctx, elsewhere, of, "/")), sandbox.Unavailable)
+		codetest.Want(w.t, "StatVolumeFile", codetest.ErrOf(w.Files.StatVolumeFile(ctx, elsewhere, of, "/")), sandbox.Unavailable)
 	}
 	if got := w.boots(); len(got) != 1 || got[0].BootRef != ref {
 		w.t.Errorf("Boots = %+v", got)
@@ -456,7 +440,7 @@ func dial(w *world) {
 	t, ctx := w.t, w.t.Context()
 	ref, foreign := w.start(w.request("t")), w.start(w.request("other"))
 	conn, err := w.Dialer.Dial(ctx, w.Name, ref, 8000)
-	w.ok("Dial", err)
+	codetest.OK(w.t, "Dial", err)
 	defer conn.Close()
 	buf := make([]byte, 5)
 	if _, err := io.WriteString(conn, "hello"); err != nil {
@@ -465,10 +449,10 @@ func dial(w *world) {
 		t.Errorf("echo = %q, %v", buf, err)
 	}
 	for what, tt := range others(ref, foreign) {
-		w.want("Dial of "+what, second(w.Dialer.Dial(ctx, w.Name, tt.ref, 8000)), tt.want)
+		codetest.Want(w.t, "Dial of "+what, codetest.ErrOf(w.Dialer.Dial(ctx, w.Name, tt.ref, 8000)), tt.want)
 	}
-	w.ok("Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
-	w.want("Dial of a stopped one", second(w.Dialer.Dial(ctx, w.Name, ref, 8000)), sandbox.NotFound)
+	codetest.OK(w.t, "Stop", w.Stop(ctx, w.Name, ref.BootID, 0))
+	codetest.Want(w.t, "Dial of a stopped one", codetest.ErrOf(w.Dialer.Dial(ctx, w.Name, ref, 8000)), sandbox.NotFound)
 }
 
 func reports(w *world) {
@@ -480,9 +464,9 @@ func reports(w *world) {
 	if stats, err := w.Reports.Stats(ctx, w.Name); err != nil || stats.Node != w.Name || stats.Bound != 2 || stats.Engine.Name == "" {
 		t.Errorf("Stats = %+v, %v", stats, err)
 	}
-	w.ok("NetworkLog", second(w.Reports.NetworkLog(ctx, w.Name, ref)))
+	codetest.OK(w.t, "NetworkLog", codetest.ErrOf(w.Reports.NetworkLog(ctx, w.Name, ref)))
 	for what, tt := range others(ref, foreign) {
-		w.want("NetworkLog of "+what, second(w.Reports.NetworkLog(ctx, w.Name, tt.ref)), tt.want)
+		codetest.Want(w.t, "NetworkLog of "+what, codetest.ErrOf(w.Reports.NetworkLog(ctx, w.Name, tt.ref)), tt.want)
 	}
 }
 
@@ -520,10 +504,10 @@ func files(w *world) {
 	if uses, err := w.ListVolumes(ctx, w.Name); err != nil || len(uses) != 1 || uses[0].Files != 3 || uses[0].Bytes < 4096 {
 		t.Errorf("ListVolumes = %+v, %v", uses, err)
 	}
-	w.ok("RemoveVolumeFile", w.Files.RemoveVolumeFile(ctx, w.Name, of, "/a"))
-	w.want("StatVolumeFile of what is gone", second(w.Files.StatVolumeFile(ctx, w.Name, of, "/a/f")), sandbox.NotFound)
-	w.ok("DeleteVolume", w.DeleteVolume(ctx, w.Name, v.ID))
-	w.want("StatVolumeFile in a deleted one", second(w.Files.StatVolumeFile(ctx, w.Name, of, "/d")), sandbox.NotFound)
+	codetest.OK(w.t, "RemoveVolumeFile", w.Files.RemoveVolumeFile(ctx, w.Name, of, "/a"))
+	codetest.Want(w.t, "StatVolumeFile of what is gone", codetest.ErrOf(w.Files.StatVolumeFile(ctx, w.Name, of, "/a/f")), sandbox.NotFound)
+	codetest.OK(w.t, "DeleteVolume", w.DeleteVolume(ctx, w.Name, v.ID))
+	codetest.Want(w.t, "StatVolumeFile in a deleted one", codetest.ErrOf(w.Files.StatVolumeFile(ctx, w.Name, of, "/d")), sandbox.NotFound)
 }
 
 func filesRefuse(w *world) {
@@ -534,9 +518,9 @@ func filesRefuse(w *world) {
 	of, foreign := sandbox.VolumeRef{ID: v.ID, Tenant: "t"}, sandbox.VolumeRef{ID: v.ID, Tenant: "other"}
 	none := sandbox.VolumeFileChange{}
 	write := func(of sandbox.VolumeRef, path string, force bool, r io.Reader) error {
-		return second(w.Files.WriteVolumeFile(ctx, w.Name, of, path, none, force, r))
+		return codetest.ErrOf(w.Files.WriteVolumeFile(ctx, w.Name, of, path, none, force, r))
 	}
-	w.ok("WriteVolumeFile", write(of, "/f", false, strings.NewReader("text")))
+	codetest.OK(w.t, "WriteVolumeFile", write(of, "/f", false, strings.NewReader("text")))
 	for _, tt := range []struct {
 		what string
 		err  error
@@ -544,17 +528,17 @@ func filesRefuse(w *world) {
 	}{
 		{"another tenant's read", w.Files.ReadVolumeFile(ctx, w.Name, foreign, "/f", io.Discard), sandbox.NotFound},
 		{"another tenant's write", write(foreign, "/g", false, strings.NewReader("x")), sandbox.NotFound},
-		{"another tenant's list", second(w.Files.ListVolumeFolder(ctx, w.Name, foreign, "/", 1)), sandbox.NotFound},
+		{"another tenant's list", codetest.ErrOf(w.Files.ListVolumeFolder(ctx, w.Name, foreign, "/", 1)), sandbox.NotFound},
 		{"a file that is not there", w.Files.ReadVolumeFile(ctx, w.Name, of, "/g", io.Discard), sandbox.NotFound},
 		{"a folder as a file", w.Files.ReadVolumeFile(ctx, w.Name, of, "/", io.Discard), sandbox.Invalid},
-		{"a file as a folder", second(w.Files.ListVolumeFolder(ctx, w.Name, of, "/f", 1)), sandbox.Invalid},
+		{"a file as a folder", codetest.ErrOf(w.Files.ListVolumeFolder(ctx, w.Name, of, "/f", 1)), sandbox.Invalid},
 		{"a path that is not clean", write(of, "/a/../b", true, strings.NewReader("x")), sandbox.Invalid},
 		{"a file that is there", write(of, "/f", false, strings.NewReader("x")), sandbox.Conflict},
 		{"more than there is room for", write(of, "/g", false, strings.NewReader(strings.Repeat("x", 2<<20))), sandbox.TooLarge},
-		{"a folder that is there", second(w.Files.MakeVolumeFolder(ctx, w.Name, of, "/f", none, false)), sandbox.Conflict},
+		{"a folder that is there", codetest.ErrOf(w.Files.MakeVolumeFolder(ctx, w.Name, of, "/f", none, false)), sandbox.Conflict},
 		{"the root", w.Files.RemoveVolumeFile(ctx, w.Name, of, "/"), sandbox.Invalid},
 	} {
-		w.want(tt.what, tt.err, tt.want)
+		codetest.Want(w.t, tt.what, tt.err, tt.want)
 	}
 	var text bytes.Buffer
 	if err := w.Files.ReadVolumeFile(ctx, w.Name, of, "/f", &text); err != nil || text.String() != "text" {

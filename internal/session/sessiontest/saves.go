@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func pauseAndResume(w *world) {
@@ -24,7 +25,7 @@ func pauseAndResume(w *world) {
 		t.Errorf("paused again it is %+v, was %+v", again, paused)
 	}
 	resumed, err := w.Resume(t.Context(), "t", "web")
-	w.ok("Resume", err)
+	codetest.OK(w.t, "Resume", err)
 	if resumed.State != sandbox.Running || resumed.Boot.Number != 2 || resumed.Timeline != 1 || resumed.ID != sb.ID ||
 		!resumed.StartedAt.Equal(sb.StartedAt) || !near(resumed.Deadline, time.Hour) || resumed.Env["A"] != "1" {
 		t.Errorf("resumed as %+v", resumed)
@@ -78,8 +79,8 @@ func snapshots(w *world) {
 	if first.Parent != "" || secondOne.Parent != first.ID || !first.Kept || first.Bytes == 0 || !first.Memory || first.State != sandbox.SnapshotReady || first.SandboxID != sb.ID {
 		t.Errorf("first %+v\nsecond %+v", first, secondOne)
 	}
-	w.want("a name in use", second(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{Name: "first"})), sandbox.Conflict)
-	w.want("a bad name", second(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{Name: "-"})), sandbox.Invalid)
+	codetest.Want(w.t, "a name in use", codetest.ErrOf(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{Name: "first"})), sandbox.Conflict)
+	codetest.Want(w.t, "a bad name", codetest.ErrOf(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{Name: "-"})), sandbox.Invalid)
 
 	other := w.create("t", sandbox.CreateRequest{Snapshot: first.ID, Name: "other"})
 	if got := w.Recall(other); got != "one" || other.Env["A"] != "1" || other.User != "root" || other.Network != sandbox.NetworkNone {
@@ -90,7 +91,7 @@ func snapshots(w *world) {
 		t.Errorf("started as %+v", mine)
 	}
 	for _, bad := range []sandbox.CreateRequest{{Snapshot: "-"}, {Snapshot: first.ID, Template: "base"}, {Snapshot: first.ID, Shape: sandbox.DefaultShape()}} {
-		w.want("a bad start", second(w.Create(ctx, "t", bad)), sandbox.Invalid)
+		codetest.Want(w.t, "a bad start", codetest.ErrOf(w.Create(ctx, "t", bad)), sandbox.Invalid)
 	}
 	if named := w.create("t", sandbox.CreateRequest{Snapshot: "first"}); w.Recall(named) != "one" {
 		t.Errorf("by its name it started with %q", w.Recall(named))
@@ -107,8 +108,8 @@ func snapshots(w *world) {
 	if again, err := w.SnapshotByID(ctx, "t", secondOne.ID); err != nil || again.Parent != "" {
 		t.Errorf("without its parent: %+v, %v", again, err)
 	}
-	w.want("DeleteSnapshot again", second(w.DeleteSnapshot(ctx, "t", first.ID)), sandbox.NotFound)
-	w.want("SnapshotByID of it", second(w.SnapshotByID(ctx, "t", first.ID)), sandbox.NotFound)
+	codetest.Want(w.t, "DeleteSnapshot again", codetest.ErrOf(w.DeleteSnapshot(ctx, "t", first.ID)), sandbox.NotFound)
+	codetest.Want(w.t, "SnapshotByID of it", codetest.ErrOf(w.SnapshotByID(ctx, "t", first.ID)), sandbox.NotFound)
 }
 
 // A name goes from one Snapshot of a Sandbox to the next.
@@ -147,9 +148,9 @@ func snapshotOfPaused(w *world) {
 	if again := w.snapshot(sb.ID, "monday"); again.ID != kept.ID {
 		t.Errorf("kept again %+v", again)
 	}
-	w.want("another name", second(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{Name: "tuesday"})), sandbox.Conflict)
-	w.want("DeleteSnapshot of what it is paused in", second(w.DeleteSnapshot(ctx, "t", kept.ID)), sandbox.Conflict)
-	w.ok("End", second(w.End(ctx, "t", sb.ID, sandbox.CauseReleased)))
+	codetest.Want(w.t, "another name", codetest.ErrOf(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{Name: "tuesday"})), sandbox.Conflict)
+	codetest.Want(w.t, "DeleteSnapshot of what it is paused in", codetest.ErrOf(w.DeleteSnapshot(ctx, "t", kept.ID)), sandbox.Conflict)
+	codetest.OK(w.t, "End", codetest.ErrOf(w.End(ctx, "t", sb.ID, sandbox.CauseReleased)))
 	if got := w.Recall(w.create("t", sandbox.CreateRequest{Snapshot: kept.ID})); got != "x" {
 		t.Errorf("what starts from it holds %q", got)
 	}
@@ -213,7 +214,7 @@ func fork(w *world, paused bool) {
 func forkRefuses(w *world) {
 	sb := w.create("t", sandbox.CreateRequest{Name: "web"})
 	for _, bad := range []sandbox.ForkRequest{{}, {Count: -1}, {Count: sandbox.MaxForks + 1}, {Count: 1, Name: "-"}, {Count: 1, OnTimeout: "x"}} {
-		w.want("a bad fork", second(w.Fork(w.t.Context(), "t", sb.ID, bad)), sandbox.Invalid)
+		codetest.Want(w.t, "a bad fork", codetest.ErrOf(w.Fork(w.t.Context(), "t", sb.ID, bad)), sandbox.Invalid)
 	}
 	if n, err := w.Counts(w.t.Context(), "t"); err != nil || n[sandbox.Running] != 1 {
 		w.t.Errorf("after what was refused: %v, %v", n, err)
@@ -241,7 +242,7 @@ func rollback(w *world) {
 	other := w.create("t", sandbox.CreateRequest{})
 	foreign := w.snapshot(other.ID, "foreign")
 	for _, id := range []string{foreign.ID, "foreign", "", sandbox.NewSnapshotID()} {
-		w.want("Rollback to "+id, second(w.Rollback(ctx, "t", sb.ID, id)), sandbox.NotFound)
+		codetest.Want(w.t, "Rollback to "+id, codetest.ErrOf(w.Rollback(ctx, "t", sb.ID, id)), sandbox.NotFound)
 	}
 }
 
@@ -253,11 +254,11 @@ func exportAndImport(w *world) {
 	w.Remember(sb, "x")
 	first := w.snapshot(sb.ID, "first")
 	var file bytes.Buffer
-	w.ok("ExportSnapshot", w.ExportSnapshot(ctx, "t", first.ID, false, &file))
+	codetest.OK(w.t, "ExportSnapshot", w.ExportSnapshot(ctx, "t", first.ID, false, &file))
 	for _, tenant := range []sandbox.TenantID{"t", "other"} {
 		id := sandbox.NewSnapshotID()
 		got, err := w.ImportSnapshot(ctx, tenant, sandbox.ImportRequest{ID: id}, bytes.NewReader(file.Bytes()))
-		w.ok("ImportSnapshot", err)
+		codetest.OK(w.t, "ImportSnapshot", err)
 		if got.ID != id || got.Tenant != tenant || got.SandboxID == sb.ID || got.Parent != "" || got.Name != "first" || !got.Kept ||
 			got.State != sandbox.SnapshotReady || !got.CreatedAt.After(first.CreatedAt) || !got.Memory || got.Env["A"] != "1" ||
 			got.Network != sandbox.NetworkNone || got.User != "user" || got.Image != first.Image || got.Shape != first.Shape || got.Timeline != 1 {
@@ -280,12 +281,12 @@ func importRefuses(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("t", sandbox.CreateRequest{})
 	var file bytes.Buffer
-	w.ok("ExportSnapshot", w.ExportSnapshot(ctx, "t", w.snapshot(sb.ID, "").ID, false, &file))
-	w.want("ExportSnapshot of none", w.ExportSnapshot(ctx, "t", sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
+	codetest.OK(w.t, "ExportSnapshot", w.ExportSnapshot(ctx, "t", w.snapshot(sb.ID, "").ID, false, &file))
+	codetest.Want(w.t, "ExportSnapshot of none", w.ExportSnapshot(ctx, "t", sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
 	for what, content := range map[string]string{
 		"nothing": "", "nonsense": "nonsense", "half a file": file.String()[:file.Len()/2], "more than a file": file.String() + "x",
 	} {
-		w.want(what, second(w.ImportSnapshot(ctx, "t", sandbox.ImportRequest{}, strings.NewReader(content))), sandbox.Invalid)
+		codetest.Want(w.t, what, codetest.ErrOf(w.ImportSnapshot(ctx, "t", sandbox.ImportRequest{}, strings.NewReader(content))), sandbox.Invalid)
 	}
 	if page, err := w.ListSnapshots(ctx, "t", sandbox.SnapshotQuery{}); err != nil || len(page.Snapshots) != 1 {
 		t.Errorf("after what was refused: %+v, %v", page, err)
@@ -311,36 +312,36 @@ func volumes(w *world) {
 		}
 	}
 	for _, key := range []string{"", "none", "a/b", sandbox.NewVolumeID()} {
-		w.want("a look at "+key, second(w.GetVolume(ctx, "t", key)), sandbox.NotFound)
-		w.want("a delete of "+key, second(w.DeleteVolume(ctx, "t", key)), sandbox.NotFound)
+		codetest.Want(w.t, "a look at "+key, codetest.ErrOf(w.GetVolume(ctx, "t", key)), sandbox.NotFound)
+		codetest.Want(w.t, "a delete of "+key, codetest.ErrOf(w.DeleteVolume(ctx, "t", key)), sandbox.NotFound)
 	}
 	for _, req := range []sandbox.VolumeRequest{{}, {Name: "a b"}, {Name: sandbox.NewVolumeID()}, {Name: "a", MaxBytes: 1}, {Name: "a", ID: "x"}} {
-		w.want("a bad request", second(w.CreateVolume(ctx, "t", req)), sandbox.Invalid)
+		codetest.Want(w.t, "a bad request", codetest.ErrOf(w.CreateVolume(ctx, "t", req)), sandbox.Invalid)
 	}
-	w.want("a name in use", second(w.CreateVolume(ctx, "t", sandbox.VolumeRequest{Name: "data"})), sandbox.Conflict)
+	codetest.Want(w.t, "a name in use", codetest.ErrOf(w.CreateVolume(ctx, "t", sandbox.VolumeRequest{Name: "data"})), sandbox.Conflict)
 	if all, err := w.ListVolumes(ctx, "t"); err != nil || !slices.Equal(all, []sandbox.Volume{v, other}) {
 		t.Errorf("ListVolumes = %+v, %v", all, err)
 	}
 	if gone, err := w.DeleteVolume(ctx, "t", "data"); err != nil || gone.ID != v.ID {
 		t.Errorf("DeleteVolume = %+v, %v", gone, err)
 	}
-	w.want("a second delete", second(w.DeleteVolume(ctx, "t", "data")), sandbox.NotFound)
-	w.ok("CreateVolume", second(w.CreateVolume(ctx, "t", sandbox.VolumeRequest{Name: "data"})))
+	codetest.Want(w.t, "a second delete", codetest.ErrOf(w.DeleteVolume(ctx, "t", "data")), sandbox.NotFound)
+	codetest.OK(w.t, "CreateVolume", codetest.ErrOf(w.CreateVolume(ctx, "t", sandbox.VolumeRequest{Name: "data"})))
 }
 
 func mountedVolumes(w *world) {
 	t, ctx := w.t, w.t.Context()
 	v, err := w.CreateVolume(ctx, "t", sandbox.VolumeRequest{Name: "data"})
-	w.ok("CreateVolume", err)
+	codetest.OK(w.t, "CreateVolume", err)
 	sb := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: "data", Path: "/data"}}})
 	if want := []sandbox.VolumeMount{{Volume: v.ID, Name: "data", Path: "/data"}}; !slices.Equal(sb.Volumes, want) {
 		t.Errorf("it has %+v, want %+v", sb.Volumes, want)
 	}
-	w.want("DeleteVolume of a mounted one", second(w.DeleteVolume(ctx, "t", "data")), sandbox.Conflict)
-	w.want("other volumes", second(w.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &[]sandbox.VolumeMount{}})), sandbox.Conflict)
-	w.want("another tenant's volume", second(w.Create(ctx, "x", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})), sandbox.Invalid)
+	codetest.Want(w.t, "DeleteVolume of a mounted one", codetest.ErrOf(w.DeleteVolume(ctx, "t", "data")), sandbox.Conflict)
+	codetest.Want(w.t, "other volumes", codetest.ErrOf(w.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &[]sandbox.VolumeMount{}})), sandbox.Conflict)
+	codetest.Want(w.t, "another tenant's volume", codetest.ErrOf(w.Create(ctx, "x", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})), sandbox.Invalid)
 	w.pause(sb.ID)
-	w.want("DeleteVolume of a paused one's", second(w.DeleteVolume(ctx, "t", "data")), sandbox.Conflict)
-	w.ok("End", second(w.End(ctx, "t", sb.ID, sandbox.CauseReleased)))
-	w.ok("DeleteVolume", second(w.DeleteVolume(ctx, "t", "data")))
+	codetest.Want(w.t, "DeleteVolume of a paused one's", codetest.ErrOf(w.DeleteVolume(ctx, "t", "data")), sandbox.Conflict)
+	codetest.OK(w.t, "End", codetest.ErrOf(w.End(ctx, "t", sb.ID, sandbox.CauseReleased)))
+	codetest.OK(w.t, "DeleteVolume", codetest.ErrOf(w.DeleteVolume(ctx, "t", "data")))
 }

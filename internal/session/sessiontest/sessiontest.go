@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // World is a session manager that has no Sandboxes yet. It has the Template "base" alone,
@@ -66,7 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 		"other tenants see nothing":   invisible,
 		"a context that ended":        endedContext,
 		"an ended one does no more":   ended,
-		"a change of unknown secrets": func(w *world) { w.ok("SecretChanged", w.SecretChanged(w.t.Context(), "t", "none")) },
+		"a change of unknown secrets": func(w *world) { codetest.OK(w.t, "SecretChanged", w.SecretChanged(w.t.Context(), "t", "none")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,49 +76,31 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 	}
 }
 
-// want fails the test unless err has a Code.
-func (w *world) want(what string, err error, code sandbox.Code) {
-	w.t.Helper()
-	if sandbox.CodeOf(err) != code || err == nil {
-		w.t.Errorf("%s = %v, want %s", what, err, code)
-	}
-}
-
-func (w *world) ok(what string, err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// second returns the error of a call with a result.
-func second[T any](_ T, err error) error { return err }
-
 func (w *world) create(tenant sandbox.TenantID, req sandbox.CreateRequest) sandbox.Sandbox {
 	w.t.Helper()
 	sb, err := w.Create(w.t.Context(), tenant, req)
-	w.ok("Create", err)
+	codetest.OK(w.t, "Create", err)
 	return sb
 }
 
 func (w *world) get(id string) sandbox.Sandbox {
 	w.t.Helper()
 	sb, err := w.Get(w.t.Context(), "t", id)
-	w.ok("Get", err)
+	codetest.OK(w.t, "Get", err)
 	return sb
 }
 
 func (w *world) pause(id string) sandbox.Sandbox {
 	w.t.Helper()
 	sb, err := w.Pause(w.t.Context(), "t", id, false)
-	w.ok("Pause", err)
+	codetest.OK(w.t, "Pause", err)
 	return sb
 }
 
 func (w *world) snapshot(id, name string) sandbox.Snapshot {
 	w.t.Helper()
 	snap, err := w.TakeSnapshot(w.t.Context(), "t", id, sandbox.SnapshotRequest{Name: name})
-	w.ok("TakeSnapshot", err)
+	codetest.OK(w.t, "TakeSnapshot", err)
 	return snap
 }
 
@@ -153,7 +136,7 @@ func create(w *world) {
 	if mine := w.create("t", sandbox.CreateRequest{ID: id}); mine.ID != id {
 		t.Errorf("asked to be %s, it is %s", id, mine.ID)
 	}
-	w.want("a second Create of an ID", second(w.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})), sandbox.Conflict)
+	codetest.Want(w.t, "a second Create of an ID", codetest.ErrOf(w.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})), sandbox.Conflict)
 }
 
 func createRefuses(w *world) {
@@ -172,7 +155,7 @@ func createRefuses(w *world) {
 		{"a snapshot's unknown name", sandbox.CreateRequest{Snapshot: "absent"}, sandbox.NotFound},
 		{"an unknown volume", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: "none", Path: "/data"}}}, sandbox.Invalid},
 	} {
-		w.want(tt.name, second(w.Create(w.t.Context(), "t", tt.req)), tt.want)
+		codetest.Want(w.t, tt.name, codetest.ErrOf(w.Create(w.t.Context(), "t", tt.req)), tt.want)
 	}
 	w.create("other", sandbox.CreateRequest{Name: "web"})
 	if n, err := w.Counts(w.t.Context(), "t"); err != nil || n[sandbox.Running] != 1 {
@@ -195,9 +178,9 @@ func ensure(w *world) {
 		t.Errorf("another tenant's = %s, %v, %v", other.ID, made, err)
 	}
 	_, _, err = w.Ensure(t.Context(), "t", sandbox.CreateRequest{})
-	w.want("without a name", err, sandbox.Invalid)
+	codetest.Want(w.t, "without a name", err, sandbox.Invalid)
 	_, _, err = w.Ensure(t.Context(), "t", sandbox.CreateRequest{Name: "x", Template: "none"})
-	w.want("of an unknown template", err, sandbox.NotFound)
+	codetest.Want(w.t, "of an unknown template", err, sandbox.NotFound)
 }
 
 func ensureWakes(w *world) {
@@ -218,7 +201,7 @@ func list(w *world) {
 	w.create("other", sandbox.CreateRequest{})
 	w.pause(ids[0])
 	gone := w.create("t", sandbox.CreateRequest{})
-	w.ok("End", second(w.End(t.Context(), "t", gone.ID, sandbox.CauseReleased)))
+	codetest.OK(w.t, "End", codetest.ErrOf(w.End(t.Context(), "t", gone.ID, sandbox.CauseReleased)))
 	for _, tt := range []struct {
 		name  string
 		query sandbox.ListQuery
@@ -253,7 +236,7 @@ func list(w *world) {
 			t.Errorf("%s in pages: %v, want %v", tt.name, paged, tt.want)
 		}
 	}
-	w.want("a cursor that is none", second(w.List(t.Context(), "t", sandbox.ListQuery{Cursor: "x"})), sandbox.Invalid)
+	codetest.Want(w.t, "a cursor that is none", codetest.ErrOf(w.List(t.Context(), "t", sandbox.ListQuery{Cursor: "x"})), sandbox.Invalid)
 }
 
 func idsOf(all []sandbox.Sandbox) (ids []string) {
@@ -273,7 +256,7 @@ func counts(w *world) {
 	}
 	paused, gone := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
 	w.pause(paused.ID)
-	w.ok("End", second(w.End(t.Context(), "t", gone.ID, sandbox.CauseReleased)))
+	codetest.OK(w.t, "End", codetest.ErrOf(w.End(t.Context(), "t", gone.ID, sandbox.CauseReleased)))
 	want := map[sandbox.State]int{sandbox.Running: 3, sandbox.Paused: 1}
 	if n, err := w.Counts(t.Context(), "t"); err != nil || !reflect.DeepEqual(n, want) {
 		t.Errorf("Counts = %v, want %v, %v", n, want, err)
@@ -284,8 +267,8 @@ func deadlines(w *world) {
 	t := w.t
 	sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})
 	for _, d := range []time.Duration{0, -1, sandbox.MaxTimeout + 1} {
-		w.want("SetTimeout of "+d.String(), second(w.SetTimeout(t.Context(), "t", sb.ID, d)), sandbox.Invalid)
-		w.want("RunFor of "+d.String(), second(w.RunFor(t.Context(), "t", sb.ID, d)), sandbox.Invalid)
+		codetest.Want(w.t, "SetTimeout of "+d.String(), codetest.ErrOf(w.SetTimeout(t.Context(), "t", sb.ID, d)), sandbox.Invalid)
+		codetest.Want(w.t, "RunFor of "+d.String(), codetest.ErrOf(w.RunFor(t.Context(), "t", sb.ID, d)), sandbox.Invalid)
 	}
 	if got, err := w.RunFor(t.Context(), "t", sb.ID, 10*time.Minute); err != nil || got.Timeout != time.Hour || !near(got.Deadline, 10*time.Minute) {
 		t.Errorf("RunFor = %+v, %v", got, err)
@@ -293,11 +276,11 @@ func deadlines(w *world) {
 	if got, err := w.SetTimeout(t.Context(), "t", sb.ID, 20*time.Minute); err != nil || got.Timeout != 20*time.Minute || !near(got.Deadline, 20*time.Minute) {
 		t.Errorf("SetTimeout = %+v, %v", got, err)
 	}
-	w.ok("RunFor", second(w.RunFor(t.Context(), "t", sb.ID, time.Minute)))
+	codetest.OK(w.t, "RunFor", codetest.ErrOf(w.RunFor(t.Context(), "t", sb.ID, time.Minute)))
 	if got, err := w.Touch(t.Context(), "t", sb.ID); err != nil || !near(got.Deadline, 20*time.Minute) {
 		t.Errorf("Touch = %+v, %v", got, err)
 	}
-	w.ok("RunFor", second(w.RunFor(t.Context(), "t", sb.ID, time.Hour)))
+	codetest.OK(w.t, "RunFor", codetest.ErrOf(w.RunFor(t.Context(), "t", sb.ID, time.Hour)))
 	if got, err := w.Touch(t.Context(), "t", sb.ID); err != nil || !near(got.Deadline, time.Hour) {
 		t.Errorf("Touch brought the deadline nearer: %+v, %v", got, err)
 	}
@@ -322,7 +305,7 @@ func update(w *world) {
 		MemoryBytes: new(int64(256 << 20)), Pids: new(int64(64)), User: new("root"), Cwd: new("/srv"),
 		Metadata: map[string]*string{"a": nil, "c": new("3")}, Env: map[string]*string{"A": nil, "C": new("3")},
 	})
-	w.ok("Update", err)
+	codetest.OK(w.t, "Update", err)
 	if got.Name != "site" || !near(got.Deadline, time.Hour) || got.IdleTimeout != time.Minute || got.OnTimeout != sandbox.OnTimeoutPause || !got.StayPaused || got.CheckpointEvery != time.Hour ||
 		got.Network != sandbox.NetworkNone || !got.Ingress.RulesOrClosed().Private || got.Limits.MemoryBytes != 256<<20 || got.Limits.Pids != 64 || got.User != "root" || got.Cwd != "/srv" ||
 		!reflect.DeepEqual(got.Metadata, map[string]string{"b": "2", "c": "3"}) || !reflect.DeepEqual(got.Env, map[string]string{"B": "2", "C": "3"}) {
@@ -359,7 +342,7 @@ func updateRefuses(w *world) {
 		{"more memory than the shape", "t", "web", sandbox.Change{MemoryBytes: new(int64(1 << 30))}, sandbox.Conflict},
 		{"nonsense", "t", "web", sandbox.Change{Network: new(sandbox.NetworkPolicy("x"))}, sandbox.Invalid},
 	} {
-		w.want(tt.name, second(w.Update(t.Context(), tt.tenant, tt.key, tt.change)), tt.want)
+		codetest.Want(w.t, tt.name, codetest.ErrOf(w.Update(t.Context(), tt.tenant, tt.key, tt.change)), tt.want)
 	}
 	if r := w.get(sb.ID); !reflect.DeepEqual(r, sb) {
 		t.Errorf("a refused change changed %+v to %+v", sb, r)
@@ -369,8 +352,8 @@ func updateRefuses(w *world) {
 // Uses of what is not there are ignored. A Sandbox that was used is not idle.
 func uses(w *world) {
 	sb := w.create("t", sandbox.CreateRequest{})
-	w.ok("Used", w.Used(w.t.Context(), []sandbox.Use{{SandboxID: sb.ID, Output: []byte("x")}, {SandboxID: sandbox.NewSandboxID()}, {SandboxID: "nothing"}}))
-	w.ok("Used of none", w.Used(w.t.Context(), nil))
+	codetest.OK(w.t, "Used", w.Used(w.t.Context(), []sandbox.Use{{SandboxID: sb.ID, Output: []byte("x")}, {SandboxID: sandbox.NewSandboxID()}, {SandboxID: "nothing"}}))
+	codetest.OK(w.t, "Used of none", w.Used(w.t.Context(), nil))
 	if n, err := w.Idle(w.t.Context(), "t"); err != nil || n != 0 {
 		w.t.Errorf("Idle = %d, %v", n, err)
 	}
@@ -384,11 +367,11 @@ func end(w *world) {
 		if err != nil || gone.ID != sb.ID || gone.State != sandbox.Ended || gone.Ended == nil || gone.Ended.Cause != cause || !near(gone.Ended.At, 0) {
 			t.Errorf("End = %+v, %v", gone, err)
 		}
-		w.want("End again", second(w.End(t.Context(), "t", sb.ID, cause)), sandbox.NotFound)
+		codetest.Want(w.t, "End again", codetest.ErrOf(w.End(t.Context(), "t", sb.ID, cause)), sandbox.NotFound)
 		if r := w.get(sb.ID); r.Ended == nil || r.Ended.Cause != cause {
 			t.Errorf("Get of an ended one = %+v", r)
 		}
-		w.want("Get by its name", second(w.Get(t.Context(), "t", "web")), sandbox.NotFound)
+		codetest.Want(w.t, "Get by its name", codetest.ErrOf(w.Get(t.Context(), "t", "web")), sandbox.NotFound)
 	}
 	paused := w.create("t", sandbox.CreateRequest{})
 	w.pause(paused.ID)
@@ -420,19 +403,19 @@ func endAtOnce(w *world) {
 func ended(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("t", sandbox.CreateRequest{})
-	w.ok("End", second(w.End(ctx, "t", sb.ID, sandbox.CauseReleased)))
+	codetest.OK(w.t, "End", codetest.ErrOf(w.End(ctx, "t", sb.ID, sandbox.CauseReleased)))
 	for what, err := range map[string]error{
-		"SetTimeout":   second(w.SetTimeout(ctx, "t", sb.ID, time.Hour)),
-		"RunFor":       second(w.RunFor(ctx, "t", sb.ID, time.Hour)),
-		"Update":       second(w.Update(ctx, "t", sb.ID, sandbox.Change{Name: new("late")})),
-		"Touch":        second(w.Touch(ctx, "t", sb.ID)),
-		"Pause":        second(w.Pause(ctx, "t", sb.ID, false)),
-		"Resume":       second(w.Resume(ctx, "t", sb.ID)),
-		"Reboot":       second(w.Reboot(ctx, "t", sb.ID)),
-		"TakeSnapshot": second(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{})),
-		"Fork":         second(w.Fork(ctx, "t", sb.ID, sandbox.ForkRequest{Count: 1})),
+		"SetTimeout":   codetest.ErrOf(w.SetTimeout(ctx, "t", sb.ID, time.Hour)),
+		"RunFor":       codetest.ErrOf(w.RunFor(ctx, "t", sb.ID, time.Hour)),
+		"Update":       codetest.ErrOf(w.Update(ctx, "t", sb.ID, sandbox.Change{Name: new("late")})),
+		"Touch":        codetest.ErrOf(w.Touch(ctx, "t", sb.ID)),
+		"Pause":        codetest.ErrOf(w.Pause(ctx, "t", sb.ID, false)),
+		"Resume":       codetest.ErrOf(w.Resume(ctx, "t", sb.ID)),
+		"Reboot":       codetest.ErrOf(w.Reboot(ctx, "t", sb.ID)),
+		"TakeSnapshot": codetest.ErrOf(w.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{})),
+		"Fork":         codetest.ErrOf(w.Fork(ctx, "t", sb.ID, sandbox.ForkRequest{Count: 1})),
 	} {
-		w.want(what, err, sandbox.Conflict)
+		codetest.Want(w.t, what, err, sandbox.Conflict)
 	}
 	if r := w.get(sb.ID); r.State != sandbox.Ended {
 		t.Errorf("it became %+v", r)
@@ -444,9 +427,9 @@ func invisible(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("mine", sandbox.CreateRequest{Name: "web"})
 	snap, err := w.TakeSnapshot(ctx, "mine", sb.ID, sandbox.SnapshotRequest{Name: "snap"})
-	w.ok("TakeSnapshot", err)
+	codetest.OK(w.t, "TakeSnapshot", err)
 	v, err := w.CreateVolume(ctx, "mine", sandbox.VolumeRequest{Name: "data"})
-	w.ok("CreateVolume", err)
+	codetest.OK(w.t, "CreateVolume", err)
 	compare := func(what, absent string, keys []string, call func(key string) error) {
 		t.Helper()
 		// An answer may repeat the key, and tells nothing else.
@@ -466,40 +449,42 @@ func invisible(w *world) {
 	}
 	const other = sandbox.TenantID("other")
 	for what, call := range map[string]func(key string) error{
-		"Get":        func(key string) error { return second(w.Get(ctx, other, key)) },
-		"Settled":    func(key string) error { return second(w.Settled(ctx, other, key)) },
-		"SetTimeout": func(key string) error { return second(w.SetTimeout(ctx, other, key, time.Hour)) },
-		"RunFor":     func(key string) error { return second(w.RunFor(ctx, other, key, time.Hour)) },
-		"Update":     func(key string) error { return second(w.Update(ctx, other, key, sandbox.Change{User: new("root")})) },
-		"Touch":      func(key string) error { return second(w.Touch(ctx, other, key)) },
-		"End":        func(key string) error { return second(w.End(ctx, other, key, sandbox.CauseReleased)) },
-		"Pause":      func(key string) error { return second(w.Pause(ctx, other, key, false)) },
-		"Resume":     func(key string) error { return second(w.Resume(ctx, other, key)) },
-		"Reboot":     func(key string) error { return second(w.Reboot(ctx, other, key)) },
-		"Rollback":   func(key string) error { return second(w.Rollback(ctx, other, key, snap.ID)) },
-		"Fork":       func(key string) error { return second(w.Fork(ctx, other, key, sandbox.ForkRequest{Count: 1})) },
-		"TakeSnapshot": func(key string) error {
-			return second(w.TakeSnapshot(ctx, other, key, sandbox.SnapshotRequest{Name: "x"}))
+		"Get":        func(key string) error { return codetest.ErrOf(w.Get(ctx, other, key)) },
+		"Settled":    func(key string) error { return codetest.ErrOf(w.Settled(ctx, other, key)) },
+		"SetTimeout": func(key string) error { return codetest.ErrOf(w.SetTimeout(ctx, other, key, time.Hour)) },
+		"RunFor":     func(key string) error { return codetest.ErrOf(w.RunFor(ctx, other, key, time.Hour)) },
+		"Update": func(key string) error {
+			return codetest.ErrOf(w.Update(ctx, other, key, sandbox.Change{User: new("root")}))
 		},
-		"History": func(key string) error { return second(w.History(ctx, other, key)) },
+		"Touch":    func(key string) error { return codetest.ErrOf(w.Touch(ctx, other, key)) },
+		"End":      func(key string) error { return codetest.ErrOf(w.End(ctx, other, key, sandbox.CauseReleased)) },
+		"Pause":    func(key string) error { return codetest.ErrOf(w.Pause(ctx, other, key, false)) },
+		"Resume":   func(key string) error { return codetest.ErrOf(w.Resume(ctx, other, key)) },
+		"Reboot":   func(key string) error { return codetest.ErrOf(w.Reboot(ctx, other, key)) },
+		"Rollback": func(key string) error { return codetest.ErrOf(w.Rollback(ctx, other, key, snap.ID)) },
+		"Fork":     func(key string) error { return codetest.ErrOf(w.Fork(ctx, other, key, sandbox.ForkRequest{Count: 1})) },
+		"TakeSnapshot": func(key string) error {
+			return codetest.ErrOf(w.TakeSnapshot(ctx, other, key, sandbox.SnapshotRequest{Name: "x"}))
+		},
+		"History": func(key string) error { return codetest.ErrOf(w.History(ctx, other, key)) },
 	} {
 		compare(what, sandbox.NewSandboxID(), []string{sb.ID, "web", "nothing", "", "../x"}, call)
 	}
 	for what, call := range map[string]func(key string) error{
-		"SnapshotByID":   func(key string) error { return second(w.SnapshotByID(ctx, other, key)) },
-		"DeleteSnapshot": func(key string) error { return second(w.DeleteSnapshot(ctx, other, key)) },
+		"SnapshotByID":   func(key string) error { return codetest.ErrOf(w.SnapshotByID(ctx, other, key)) },
+		"DeleteSnapshot": func(key string) error { return codetest.ErrOf(w.DeleteSnapshot(ctx, other, key)) },
 		"ExportSnapshot": func(key string) error { return w.ExportSnapshot(ctx, other, key, false, io.Discard) },
 	} {
 		compare(what, sandbox.NewSnapshotID(), []string{snap.ID}, call)
 	}
 	for what, call := range map[string]func(key string) error{
-		"GetVolume":    func(key string) error { return second(w.GetVolume(ctx, other, key)) },
-		"DeleteVolume": func(key string) error { return second(w.DeleteVolume(ctx, other, key)) },
+		"GetVolume":    func(key string) error { return codetest.ErrOf(w.GetVolume(ctx, other, key)) },
+		"DeleteVolume": func(key string) error { return codetest.ErrOf(w.DeleteVolume(ctx, other, key)) },
 	} {
 		compare(what, sandbox.NewVolumeID(), []string{v.ID, "data"}, call)
 	}
 	for _, ref := range []string{snap.ID, "snap"} {
-		w.want("another tenant's snapshot", second(w.Create(ctx, other, sandbox.CreateRequest{Snapshot: ref})), sandbox.NotFound)
+		codetest.Want(w.t, "another tenant's snapshot", codetest.ErrOf(w.Create(ctx, other, sandbox.CreateRequest{Snapshot: ref})), sandbox.NotFound)
 	}
 	if page, err := w.List(ctx, other, sandbox.ListQuery{}); err != nil || len(page.Sandboxes) != 0 {
 		t.Errorf("List = %+v, %v", page, err)
@@ -521,9 +506,9 @@ func endedContext(w *world) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	cancel()
 	for what, err := range map[string]error{
-		"Create": second(w.Create(ctx, "t", sandbox.CreateRequest{})),
-		"Get":    second(w.Get(ctx, "t", sb.ID)),
-		"List":   second(w.List(ctx, "t", sandbox.ListQuery{})),
+		"Create": codetest.ErrOf(w.Create(ctx, "t", sandbox.CreateRequest{})),
+		"Get":    codetest.ErrOf(w.Get(ctx, "t", sb.ID)),
+		"List":   codetest.ErrOf(w.List(ctx, "t", sandbox.ListQuery{})),
 	} {
 		if err == nil {
 			w.t.Errorf("%s succeeds", what)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func sampleAudit(tenant sandbox.TenantID, n int) sandbox.AuditEntry {
@@ -143,7 +144,7 @@ func auditLists(t *testing.T, st sandbox.Store) {
 	}
 	for _, q := range []sandbox.AuditQuery{{Limit: -1}, {Limit: sandbox.MaxAuditPage + 1}, {Cursor: "x"}, {Cursor: "AAAA"}} {
 		_, err := st.ListAudit(t.Context(), "a", q)
-		want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
 	}
 	// Another Tenant's cursor shows nothing of that Tenant.
 	page, err := st.ListAudit(t.Context(), "other", sandbox.AuditQuery{Limit: 2})

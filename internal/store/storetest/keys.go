@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func sampleKey(tenant sandbox.TenantID) sandbox.Key {
@@ -27,9 +28,9 @@ func keyRoundTrip(t *testing.T, st sandbox.Store) {
 	}
 	again := k
 	again.Hash = sandbox.KeyHash{2}
-	want(t, "the same ID", st.InsertKey(t.Context(), again), sandbox.Conflict)
+	codetest.Want(t, "the same ID", st.InsertKey(t.Context(), again), sandbox.Conflict)
 	_, err = st.KeyByHash(t.Context(), sandbox.KeyHash{})
-	want(t, "another hash", err, sandbox.NotFound)
+	codetest.Want(t, "another hash", err, sandbox.NotFound)
 	plain := sandbox.Key{ID: sandbox.NewKeyID(), Tenant: "t", Hash: sandbox.KeyHash{1}, CreatedAt: epoch.Add(time.Second)}
 	must(t, st.InsertKey(t.Context(), plain))
 	all, err := st.Keys(t.Context(), "t")
@@ -44,18 +45,18 @@ func keyTenants(t *testing.T, st sandbox.Store) {
 	if all, err := st.Keys(t.Context(), "other"); err != nil || len(all) > 0 {
 		t.Errorf("another tenant sees %+v, %v", all, err)
 	}
-	want(t, "another tenant deletes it", st.DeleteKey(t.Context(), "other", k.ID), sandbox.NotFound)
+	codetest.Want(t, "another tenant deletes it", st.DeleteKey(t.Context(), "other", k.ID), sandbox.NotFound)
 	must(t, st.DeleteKey(t.Context(), "t", k.ID))
-	want(t, "a second time", st.DeleteKey(t.Context(), "t", k.ID), sandbox.NotFound)
+	codetest.Want(t, "a second time", st.DeleteKey(t.Context(), "t", k.ID), sandbox.NotFound)
 	_, err := st.KeyByHash(t.Context(), k.Hash)
-	want(t, "a deleted key", err, sandbox.NotFound)
+	codetest.Want(t, "a deleted key", err, sandbox.NotFound)
 }
 
 func keyLimit(t *testing.T, st sandbox.Store) {
 	for range sandbox.MaxKeys {
 		must(t, st.InsertKey(t.Context(), sampleKey("t")))
 	}
-	want(t, "one key too many", st.InsertKey(t.Context(), sampleKey("t")), sandbox.Exhausted)
+	codetest.Want(t, "one key too many", st.InsertKey(t.Context(), sampleKey("t")), sandbox.Exhausted)
 	must(t, st.InsertKey(t.Context(), sampleKey("other")))
 	late := sampleKey("t")
 	late.CreatedAt = late.ExpiresAt.Add(sandbox.KeyMemory + time.Second)
@@ -86,9 +87,9 @@ func keyRotates(t *testing.T, st sandbox.Store) {
 	next.Previous = sandbox.PreviousSecret{Hash: k.Hash, Hint: k.Hint, Until: epoch.Add(time.Hour), UsedAt: k.UsedAt}
 	foreign := next
 	foreign.Tenant = "other"
-	want(t, "another tenant rotates it", st.RotateKey(t.Context(), foreign, k.Hash), sandbox.NotFound)
+	codetest.Want(t, "another tenant rotates it", st.RotateKey(t.Context(), foreign, k.Hash), sandbox.NotFound)
 	must(t, st.RotateKey(t.Context(), next, k.Hash))
-	want(t, "from a hash that it no longer has", st.RotateKey(t.Context(), next, k.Hash), sandbox.Conflict)
+	codetest.Want(t, "from a hash that it no longer has", st.RotateKey(t.Context(), next, k.Hash), sandbox.Conflict)
 	later := epoch.Add(2 * time.Hour)
 	must(t, st.UsedKeys(t.Context(), map[sandbox.KeyHash]time.Time{k.Hash: later}))
 	next.Previous.UsedAt = later
@@ -100,13 +101,13 @@ func keyRotates(t *testing.T, st sandbox.Store) {
 	must(t, st.InsertKey(t.Context(), sampleKey("t"))) // many Keys were never rotated
 	must(t, st.DeleteKey(t.Context(), "t", k.ID))
 	_, err := st.KeyByHash(t.Context(), k.Hash)
-	want(t, "the previous secret of a deleted key", err, sandbox.NotFound)
+	codetest.Want(t, "the previous secret of a deleted key", err, sandbox.NotFound)
 }
 
 func keyIsRenamed(t *testing.T, st sandbox.Store) {
 	k := sampleKey("t")
 	must(t, st.InsertKey(t.Context(), k))
-	want(t, "another tenant renames it", st.RenameKey(t.Context(), "other", k.ID, "theirs"), sandbox.NotFound)
+	codetest.Want(t, "another tenant renames it", st.RenameKey(t.Context(), "other", k.ID, "theirs"), sandbox.NotFound)
 	must(t, st.RenameKey(t.Context(), "t", k.ID, "another"))
 	k.Name = "another"
 	if got, err := st.KeyByHash(t.Context(), k.Hash); err != nil || !reflect.DeepEqual(got, k) {

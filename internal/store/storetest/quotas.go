@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func quotaRoundTrip(t *testing.T, st sandbox.Store) {
@@ -43,9 +44,9 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 	first := insert(t, st, sample("t"))
 	insert(t, st, sample("t"))
 	_, err := st.InsertSandbox(t.Context(), sample("t"))
-	want(t, "one too many", err, sandbox.Exhausted)
+	codetest.Want(t, "one too many", err, sandbox.Exhausted)
 	_, err = st.InsertSandbox(t.Context(), first)
-	want(t, "one that is there", err, sandbox.Conflict)
+	codetest.Want(t, "one that is there", err, sandbox.Conflict)
 	insert(t, st, sample("other"))
 	end(t, st, first, epoch)
 	last := insert(t, st, sample("t"))
@@ -57,7 +58,7 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 	} {
 		must(t, st.SetQuota(t.Context(), "t", &q))
 		_, err := st.InsertSandbox(t.Context(), sample("t"))
-		want(t, "beyond "+name, err, sandbox.Exhausted)
+		codetest.Want(t, "beyond "+name, err, sandbox.Exhausted)
 		if _, err := st.SandboxByID(t.Context(), last.ID); err != nil {
 			t.Error(err)
 		}
@@ -68,7 +69,7 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 	insert(t, st, sample("t"))
 	insert(t, st, sample("t"))
 	_, err = st.InsertSandbox(t.Context(), sample("t"))
-	want(t, "beyond creates, but for a refused one", err, sandbox.Exhausted)
+	codetest.Want(t, "beyond creates, but for a refused one", err, sandbox.Exhausted)
 	later := sample("t")
 	later.CreatedAt = epoch.Add(sandbox.CreateWindow)
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{CreatesPerMinute: 1}))
@@ -91,14 +92,14 @@ func quotaSnapshots(t *testing.T, st sandbox.Store) {
 		t.Errorf("used %+v, %v", used, err)
 	}
 	_, err = st.InsertSnapshot(t.Context(), snapshot("t", "i2"))
-	want(t, "one beyond the quota", err, sandbox.Exhausted)
+	codetest.Want(t, "one beyond the quota", err, sandbox.Exhausted)
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{SnapshotBytes: 4*each - 1}))
 	next := snapshot("t", "i2")
 	next.State, next.Bytes = sandbox.SnapshotSaving, 0
 	next = insertSnapshot(t, st, next) // admitted: its size is not known yet
 	next.State, next.Bytes = sandbox.SnapshotReady, each
 	_, err = st.UpdateSnapshot(t.Context(), next)
-	want(t, "one that is too big", err, sandbox.Exhausted)
+	codetest.Want(t, "one that is too big", err, sandbox.Exhausted)
 	if r, err := st.SnapshotByID(t.Context(), next.ID); err != nil || r.State != sandbox.SnapshotSaving || r.Bytes != 0 {
 		t.Errorf("it became %+v, %v", r, err)
 	}
@@ -114,7 +115,7 @@ func quotaSnapshots(t *testing.T, st sandbox.Store) {
 	paused = insertSnapshot(t, st, paused) // a session can always pause
 	paused.Kept = true
 	_, err = st.UpdateSnapshot(t.Context(), paused)
-	want(t, "keeping what a pause made beyond the quota", err, sandbox.Exhausted)
+	codetest.Want(t, "keeping what a pause made beyond the quota", err, sandbox.Exhausted)
 	insertSnapshot(t, st, snapshot("u", "i3"))
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{Retention: sandbox.Retention{Snapshots: 1}}))
 	insertSnapshot(t, st, snapshot("t", "i2"))

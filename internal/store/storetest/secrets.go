@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func sampleSecret(tenant sandbox.TenantID, name string) sandbox.Secret {
@@ -31,7 +32,7 @@ func secretRoundTrip(t *testing.T, st sandbox.Store) {
 		t.Errorf("SecretByName = %+v, %v, want %+v", got, err, made)
 	}
 	_, err := st.InsertSecret(t.Context(), sampleSecret("t", "b"))
-	want(t, "the same name", err, sandbox.Conflict)
+	codetest.Want(t, "the same name", err, sandbox.Conflict)
 	insertSecret(t, st, sampleSecret("t", "a"))
 	if all, err := st.Secrets(t.Context(), "t"); err != nil || len(all) != 2 || all[0].Name != "a" {
 		t.Errorf("Secrets = %+v, %v, want them by name", all, err)
@@ -46,11 +47,11 @@ func secretRoundTrip(t *testing.T, st sandbox.Store) {
 		t.Errorf("after an update SecretByName = %+v, %v, want %+v", got, err, updated)
 	}
 	_, err = st.UpdateSecret(t.Context(), changed)
-	want(t, "an update of an old version", err, sandbox.Conflict)
+	codetest.Want(t, "an update of an old version", err, sandbox.Conflict)
 	must(t, st.DeleteSecret(t.Context(), "t", "b"))
-	want(t, "a second time", st.DeleteSecret(t.Context(), "t", "b"), sandbox.NotFound)
+	codetest.Want(t, "a second time", st.DeleteSecret(t.Context(), "t", "b"), sandbox.NotFound)
 	_, err = st.UpdateSecret(t.Context(), updated)
-	want(t, "an update of what is deleted", err, sandbox.NotFound)
+	codetest.Want(t, "an update of what is deleted", err, sandbox.NotFound)
 	insertSecret(t, st, sampleSecret("t", "b"))
 }
 
@@ -60,12 +61,12 @@ func secretTenants(t *testing.T, st sandbox.Store) {
 		t.Errorf("another tenant sees %+v, %v", all, err)
 	}
 	_, err := st.SecretByName(t.Context(), "other", "a")
-	want(t, "another tenant reads it", err, sandbox.NotFound)
-	want(t, "another tenant deletes it", st.DeleteSecret(t.Context(), "other", "a"), sandbox.NotFound)
+	codetest.Want(t, "another tenant reads it", err, sandbox.NotFound)
+	codetest.Want(t, "another tenant deletes it", st.DeleteSecret(t.Context(), "other", "a"), sandbox.NotFound)
 	stolen := made
 	stolen.Tenant = "other"
 	_, err = st.UpdateSecret(t.Context(), stolen)
-	want(t, "another tenant replaces it", err, sandbox.NotFound)
+	codetest.Want(t, "another tenant replaces it", err, sandbox.NotFound)
 	insertSecret(t, st, sampleSecret("other", "a")) // a name of its own
 }
 
@@ -74,9 +75,9 @@ func secretLimit(t *testing.T, st sandbox.Store) {
 		insertSecret(t, st, sampleSecret("t", fmt.Sprint("n", i)))
 	}
 	_, err := st.InsertSecret(t.Context(), sampleSecret("t", "more"))
-	want(t, "one secret too many", err, sandbox.Exhausted)
+	codetest.Want(t, "one secret too many", err, sandbox.Exhausted)
 	_, err = st.InsertSecret(t.Context(), sampleSecret("t", "n1"))
-	want(t, "a name in use when there is no room", err, sandbox.Conflict)
+	codetest.Want(t, "a name in use when there is no room", err, sandbox.Conflict)
 	insertSecret(t, st, sampleSecret("other", "more"))
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // snapshot is a record with every field set.
@@ -71,14 +72,14 @@ func snapshotRoundTrip(t *testing.T, st sandbox.Store) {
 	old := s
 	old.Version = 1
 	_, err = st.UpdateSnapshot(ctx, old)
-	want(t, "UpdateSnapshot of an old version", err, sandbox.Conflict)
+	codetest.Want(t, "UpdateSnapshot of an old version", err, sandbox.Conflict)
 	old.Tenant = "thief"
 	_, err = st.UpdateSnapshot(ctx, old)
-	want(t, "UpdateSnapshot with another tenant", err, sandbox.NotFound)
+	codetest.Want(t, "UpdateSnapshot with another tenant", err, sandbox.NotFound)
 	_, err = st.InsertSnapshot(ctx, s)
-	want(t, "InsertSnapshot again", err, sandbox.Conflict)
+	codetest.Want(t, "InsertSnapshot again", err, sandbox.Conflict)
 	_, err = st.SnapshotByID(ctx, sandbox.NewSnapshotID())
-	want(t, "SnapshotByID of nothing", err, sandbox.NotFound)
+	codetest.Want(t, "SnapshotByID of nothing", err, sandbox.NotFound)
 }
 
 func snapshotNames(t *testing.T, st sandbox.Store) {
@@ -208,7 +209,7 @@ func snapshotLists(t *testing.T, st sandbox.Store) {
 	}
 	for _, query := range []sandbox.SnapshotQuery{{Limit: -1}, {Limit: 101}, {Cursor: "x"}, {Cursor: "MTIz"}} {
 		_, err := st.ListSnapshots(t.Context(), "t", query)
-		want(t, fmt.Sprintf("ListSnapshots(%+v)", query), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("ListSnapshots(%+v)", query), err, sandbox.Invalid)
 	}
 }
 
@@ -235,7 +236,7 @@ func snapshotLayers(t *testing.T, st sandbox.Store) {
 		t.Errorf("another tenant's: %+v, %v", page.Snapshots, err)
 	}
 	_, err := st.SnapshotOfImage(ctx, layer.Image)
-	want(t, "an image that only a layer stands on", err, sandbox.NotFound)
+	codetest.Want(t, "an image that only a layer stands on", err, sandbox.NotFound)
 }
 
 // Whether a Snapshot can be retired, by the Sandbox that refers to it.
@@ -276,8 +277,8 @@ func snapshotUses(t *testing.T, st sandbox.Store) {
 		}
 	}
 	kept := insertSnapshot(t, st, snapshot("t", "i1"))
-	want(t, "a kept one is not loose", st.RetireSnapshot(ctx, kept.ID, true), sandbox.Conflict)
-	want(t, "an unknown one", st.RetireSnapshot(ctx, sandbox.NewSnapshotID(), false), sandbox.Conflict)
+	codetest.Want(t, "a kept one is not loose", st.RetireSnapshot(ctx, kept.ID, true), sandbox.Conflict)
+	codetest.Want(t, "an unknown one", st.RetireSnapshot(ctx, sandbox.NewSnapshotID(), false), sandbox.Conflict)
 }
 
 func snapshotsNeeded(t *testing.T, st sandbox.Store) {
@@ -291,12 +292,12 @@ func snapshotsNeeded(t *testing.T, st sandbox.Store) {
 		sb := sample("t")
 		sb.Snapshot = id
 		_, err := st.InsertSandbox(ctx, sb)
-		want(t, "a start from what is not ready", err, sandbox.Conflict)
+		codetest.Want(t, "a start from what is not ready", err, sandbox.Conflict)
 		sb = sample("t")
 		sb = insert(t, st, sb)
 		sb.State, sb.Snapshot = sandbox.Paused, id
 		_, err = st.UpdateSandbox(ctx, sb)
-		want(t, "paused in what is not ready", err, sandbox.Conflict)
+		codetest.Want(t, "paused in what is not ready", err, sandbox.Conflict)
 	}
 	sb := standing(t, st, sandbox.Starting, ready.ID)
 	sb.State = sandbox.Running
@@ -308,7 +309,7 @@ func snapshotsNeeded(t *testing.T, st sandbox.Store) {
 	sb = update(t, st, sb) // it runs without its Snapshot
 	sb.State = sandbox.Resuming
 	_, err := st.UpdateSandbox(ctx, sb)
-	want(t, "resuming from what was retired", err, sandbox.Conflict)
+	codetest.Want(t, "resuming from what was retired", err, sandbox.Conflict)
 }
 
 func snapshotsLeft(t *testing.T, st sandbox.Store) {
@@ -350,7 +351,7 @@ func snapshotOfImage(t *testing.T, st sandbox.Store) {
 		t.Helper()
 		got, err := st.SnapshotOfImage(ctx, image)
 		if id == "" {
-			want(t, "SnapshotOfImage of "+image, err, sandbox.NotFound)
+			codetest.Want(t, "SnapshotOfImage of "+image, err, sandbox.NotFound)
 		} else if err != nil || got.ID != id || got.Image != image {
 			t.Errorf("SnapshotOfImage of %s = %+v, %v; want %s", image, got, err, id)
 		}
@@ -374,13 +375,13 @@ func snapshotOfBuild(t *testing.T, st sandbox.Store) {
 	insertSnapshot(t, st, files)
 	insertSnapshot(t, st, gone)
 	_, err := st.SnapshotOfBuild(ctx, "build")
-	want(t, "a build that none needs", err, sandbox.NotFound)
+	codetest.Want(t, "a build that none needs", err, sandbox.NotFound)
 	s := insertSnapshot(t, st, snapshot("t", "i1"))
 	if got, err := st.SnapshotOfBuild(ctx, "build"); err != nil || got.ID != s.ID {
 		t.Errorf("SnapshotOfBuild = %+v, %v", got, err)
 	}
 	_, err = st.SnapshotOfBuild(ctx, "other")
-	want(t, "an unknown build", err, sandbox.NotFound)
+	codetest.Want(t, "an unknown build", err, sandbox.NotFound)
 	other := snapshot("another", "i2")
 	other.Build = "other"
 	insertSnapshot(t, st, other)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func checkWrite(t *testing.T, s sandbox.Store) {
@@ -214,13 +215,6 @@ func end(t *testing.T, st sandbox.Store, sb sandbox.Sandbox, at time.Time) sandb
 	return update(t, st, sb)
 }
 
-func want(t *testing.T, what string, err error, code sandbox.Code) {
-	t.Helper()
-	if !errors.Is(err, code) {
-		t.Errorf("%s = %v, want %s", what, err, code)
-	}
-}
-
 func roundTrip(t *testing.T, st sandbox.Store) {
 	sb := sample("t")
 	sb.Name = "web"
@@ -260,13 +254,13 @@ func roundTrip(t *testing.T, st sandbox.Store) {
 func absent(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
 	_, err := st.SandboxByID(ctx, sandbox.NewSandboxID())
-	want(t, "SandboxByID", err, sandbox.NotFound)
+	codetest.Want(t, "SandboxByID", err, sandbox.NotFound)
 	_, err = st.SandboxByName(ctx, "t", "web")
-	want(t, "SandboxByName", err, sandbox.NotFound)
+	codetest.Want(t, "SandboxByName", err, sandbox.NotFound)
 	_, err = st.SandboxByName(ctx, "t", "")
-	want(t, "SandboxByName of nothing", err, sandbox.NotFound)
+	codetest.Want(t, "SandboxByName of nothing", err, sandbox.NotFound)
 	_, err = st.UpdateSandbox(ctx, sample("t"))
-	want(t, "UpdateSandbox", err, sandbox.NotFound)
+	codetest.Want(t, "UpdateSandbox", err, sandbox.NotFound)
 	if _, ok, err := st.NextDeadline(ctx); ok || err != nil {
 		t.Errorf("NextDeadline = %v, %v, want none", ok, err)
 	}
@@ -278,11 +272,11 @@ func absent(t *testing.T, st sandbox.Store) {
 func knownID(t *testing.T, st sandbox.Store) {
 	sb := insert(t, st, sample("t"))
 	_, err := st.InsertSandbox(t.Context(), sb)
-	want(t, "InsertSandbox again", err, sandbox.Conflict)
+	codetest.Want(t, "InsertSandbox again", err, sandbox.Conflict)
 	other := sample("other")
 	other.ID = sb.ID
 	_, err = st.InsertSandbox(t.Context(), other)
-	want(t, "InsertSandbox for another tenant", err, sandbox.Conflict)
+	codetest.Want(t, "InsertSandbox for another tenant", err, sandbox.Conflict)
 }
 
 func names(t *testing.T, st sandbox.Store) {
@@ -294,7 +288,7 @@ func names(t *testing.T, st sandbox.Store) {
 	}
 	first := insert(t, st, named("t"))
 	_, err := st.InsertSandbox(ctx, named("t"))
-	want(t, "a second of the name", err, sandbox.Conflict)
+	codetest.Want(t, "a second of the name", err, sandbox.Conflict)
 	insert(t, st, named("other"))
 	insert(t, st, sample("t"))
 	insert(t, st, sample("t")) // no name is not a name
@@ -302,15 +296,15 @@ func names(t *testing.T, st sandbox.Store) {
 	renamed := insert(t, st, sample("t"))
 	renamed.Name = "web"
 	_, err = st.UpdateSandbox(ctx, renamed)
-	want(t, "a rename to a name in use", err, sandbox.Conflict)
+	codetest.Want(t, "a rename to a name in use", err, sandbox.Conflict)
 
 	first.State = sandbox.Stopping
 	first = update(t, st, first)
 	_, err = st.InsertSandbox(ctx, named("t"))
-	want(t, "the name of a stopping one", err, sandbox.Conflict)
+	codetest.Want(t, "the name of a stopping one", err, sandbox.Conflict)
 	first = end(t, st, first, epoch)
 	_, err = st.SandboxByName(ctx, "t", "web")
-	want(t, "the name of an ended one", err, sandbox.NotFound)
+	codetest.Want(t, "the name of an ended one", err, sandbox.NotFound)
 	second := insert(t, st, named("t"))
 	if got, err := st.SandboxByName(ctx, "t", "web"); err != nil || got.ID != second.ID {
 		t.Errorf("SandboxByName = %s, %v, want %s", got.ID, err, second.ID)
@@ -331,7 +325,7 @@ func versions(t *testing.T, st sandbox.Store) {
 	}
 	old.State = sandbox.Ended
 	_, err := st.UpdateSandbox(t.Context(), old)
-	want(t, "UpdateSandbox of an old version", err, sandbox.Conflict)
+	codetest.Want(t, "UpdateSandbox of an old version", err, sandbox.Conflict)
 	if got, err := st.SandboxByID(t.Context(), old.ID); err != nil || !reflect.DeepEqual(got, fresh) {
 		t.Errorf("a lost write left %+v, %v", got, err)
 	}
@@ -366,7 +360,7 @@ func owner(t *testing.T, st sandbox.Store) {
 	stolen := sb
 	stolen.Tenant = "thief"
 	_, err := st.UpdateSandbox(t.Context(), stolen)
-	want(t, "UpdateSandbox with another tenant", err, sandbox.NotFound)
+	codetest.Want(t, "UpdateSandbox with another tenant", err, sandbox.NotFound)
 	if got, err := st.SandboxByID(t.Context(), sb.ID); err != nil || got.Tenant != "t" || got.Version != 1 {
 		t.Errorf("after a stolen update: %+v, %v", got, err)
 	}
@@ -457,7 +451,7 @@ func paging(t *testing.T, st sandbox.Store) {
 		t.Errorf("the rest after an insert: %v, want %v", got, ids[6:])
 	}
 	_, err = st.ListSandboxes(t.Context(), "t", sandbox.ListQuery{Limit: 6, Cursor: page.Next, OldestFirst: true})
-	want(t, "a cursor of the other order", err, sandbox.Invalid)
+	codetest.Want(t, "a cursor of the other order", err, sandbox.Invalid)
 }
 
 func filters(t *testing.T, st sandbox.Store) {
@@ -511,7 +505,7 @@ func badPages(t *testing.T, st sandbox.Store) {
 		{Limit: -1}, {Limit: 101}, {Cursor: "x"}, {Cursor: "!!"}, {Cursor: "MTIz"}, {Cursor: "eCB5"},
 	} {
 		_, err := st.ListSandboxes(t.Context(), "t", query)
-		want(t, fmt.Sprintf("ListSandboxes(%+v)", query), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("ListSandboxes(%+v)", query), err, sandbox.Invalid)
 	}
 }
 
@@ -608,7 +602,7 @@ func deleteEnded(t *testing.T, st sandbox.Store) {
 		t.Errorf("DeleteEnded = %d, %v, want %d", n, err, 1+many)
 	}
 	_, err := st.SandboxByID(ctx, old.ID)
-	want(t, "a deleted one", err, sandbox.NotFound)
+	codetest.Want(t, "a deleted one", err, sandbox.NotFound)
 	for _, id := range []string{fresh.ID, freshRefused.ID, running.ID} {
 		if _, err := st.SandboxByID(ctx, id); err != nil {
 			t.Errorf("%s is gone: %v", id, err)
@@ -645,7 +639,7 @@ func leases(t *testing.T, st sandbox.Store) {
 	a := renew(sandbox.NodeRecord{Name: "a", Holder: "2", Engine: "fake"}, -time.Second, 1)
 	b := renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "gvisor", Address: "unix:/b"}, 2*time.Hour, 1)
 	_, err := st.RenewLease(ctx, sandbox.NodeRecord{Name: "b", Holder: "2"}, time.Hour)
-	want(t, "the lease that another has", err, sandbox.Conflict)
+	codetest.Want(t, "the lease that another has", err, sandbox.Conflict)
 	if got, err := st.Nodes(ctx); err != nil || !slices.Equal(got, []sandbox.NodeRecord{a, b}) {
 		t.Errorf("Nodes = %v, %v, want %v", got, err, []sandbox.NodeRecord{a, b})
 	}
@@ -735,7 +729,7 @@ func canceled(t *testing.T, st sandbox.Store) {
 		t.Errorf("InsertSandbox = %v, want context.Canceled", err)
 	}
 	_, err := st.SandboxByID(t.Context(), sb.ID)
-	want(t, "what a cancelled insert left", err, sandbox.NotFound)
+	codetest.Want(t, "what a cancelled insert left", err, sandbox.NotFound)
 	if _, err := st.SandboxByID(ctx, sb.ID); !errors.Is(err, context.Canceled) {
 		t.Errorf("SandboxByID = %v, want context.Canceled", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func tenantRoundTrip(t *testing.T, st sandbox.Store) {
@@ -17,13 +18,13 @@ func tenantRoundTrip(t *testing.T, st sandbox.Store) {
 		Suspended: &sandbox.Suspension{At: epoch.Add(time.Hour), Reason: `it "mines"`},
 	}
 	must(t, st.InsertTenant(t.Context(), acme))
-	want(t, "the same ID", st.InsertTenant(t.Context(), sandbox.Tenant{ID: "acme", CreatedAt: epoch}), sandbox.Conflict)
+	codetest.Want(t, "the same ID", st.InsertTenant(t.Context(), sandbox.Tenant{ID: "acme", CreatedAt: epoch}), sandbox.Conflict)
 	got, err := st.TenantByID(t.Context(), "acme")
 	if err != nil || !reflect.DeepEqual(got, acme) {
 		t.Errorf("TenantByID = %+v, %v, want %+v", got, err, acme)
 	}
 	_, err = st.TenantByID(t.Context(), "ACME")
-	want(t, "another ID", err, sandbox.NotFound)
+	codetest.Want(t, "another ID", err, sandbox.NotFound)
 	must(t, st.NoteTenants(t.Context(), []sandbox.Tenant{
 		{ID: "acme", Name: "no", CreatedAt: epoch.Add(time.Hour)}, {ID: "sha256:1", CreatedAt: epoch},
 	}))
@@ -41,7 +42,7 @@ func tenantChanges(t *testing.T, st sandbox.Store) {
 	must(t, st.InsertTenant(t.Context(), sandbox.Tenant{ID: "t", CreatedAt: epoch}))
 	suspended, active := sandbox.TenantSuspended, sandbox.TenantActive
 	_, _, err := st.ChangeTenant(t.Context(), "none", sandbox.TenantChange{}, epoch)
-	want(t, "an absent one", err, sandbox.NotFound)
+	codetest.Want(t, "an absent one", err, sandbox.NotFound)
 	before, after, err := st.ChangeTenant(t.Context(), "t", sandbox.TenantChange{State: &suspended, Reason: "why"}, epoch)
 	if err != nil || before.Suspended != nil || after.Suspended == nil || *after.Suspended != (sandbox.Suspension{At: epoch, Reason: "why"}) {
 		t.Errorf("suspended: %+v, %+v, %v", before, after, err)
@@ -89,7 +90,7 @@ func tenantLists(t *testing.T, st sandbox.Store) {
 	}
 	for _, q := range []sandbox.TenantQuery{{Limit: -1}, {Limit: sandbox.MaxTenantPage + 1}, {Cursor: "%"}} {
 		_, err := st.ListTenants(t.Context(), q)
-		want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
 	}
 }
 
@@ -133,7 +134,7 @@ func tenantSuspensions(t *testing.T, st sandbox.Store) {
 }
 
 func tenantDeletes(t *testing.T, st sandbox.Store) {
-	want(t, "an absent one", st.DeleteTenant(t.Context(), "t"), sandbox.NotFound)
+	codetest.Want(t, "an absent one", st.DeleteTenant(t.Context(), "t"), sandbox.NotFound)
 	must(t, st.NoteTenants(t.Context(), []sandbox.Tenant{{ID: "t", CreatedAt: epoch}, {ID: "other", CreatedAt: epoch}, {ID: "t/b", Parent: "t", CreatedAt: epoch}}))
 	key, others := sampleKey("t"), sampleKey("other")
 	must(t, st.InsertKey(t.Context(), key))
@@ -163,9 +164,9 @@ func tenantDeletes(t *testing.T, st sandbox.Store) {
 	must(t, st.DeleteTenant(t.Context(), "t/b"))
 	must(t, st.DeleteTenant(t.Context(), "t"))
 	_, err := st.TenantByID(t.Context(), "t")
-	want(t, "a deleted one", err, sandbox.NotFound)
+	codetest.Want(t, "a deleted one", err, sandbox.NotFound)
 	_, err = st.KeyByHash(t.Context(), key.Hash)
-	want(t, "its key", err, sandbox.NotFound)
+	codetest.Want(t, "its key", err, sandbox.NotFound)
 	if _, own, _, err := st.QuotaOf(t.Context(), "t"); err != nil || own {
 		t.Errorf("its quota stays: %v, %v", own, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // usageOf is a Tenant's usage in one row.
@@ -118,7 +119,7 @@ func usageCounts(t *testing.T, st sandbox.Store) {
 	// A write that loses its race counts nothing.
 	sb.State, sb.MeteredAt = sandbox.Running, at
 	_, err = st.UpdateSandbox(t.Context(), sb)
-	want(t, "an old version", err, sandbox.Conflict)
+	codetest.Want(t, "an old version", err, sandbox.Conflict)
 	must(t, st.CountUsage(t.Context(), []string{sb.ID}, at.Add(9*time.Hour)))
 	sameAmount(t, "after a lost race", usageOf(t, st, sandbox.UsageQuery{}), sum)
 	sameAmount(t, "all that was counted", st.CountedUsage(), sum)
@@ -164,7 +165,7 @@ func usageGroups(t *testing.T, st sandbox.Store) {
 		"a cursor":        {From: day, To: day + 1, Cursor: "eyJ9"},
 	} {
 		_, err := st.Usage(t.Context(), q)
-		want(t, name, err, sandbox.Invalid)
+		codetest.Want(t, name, err, sandbox.Invalid)
 	}
 	n, err := st.TrimUsage(t.Context(), day+1)
 	if err != nil || n != 3 {

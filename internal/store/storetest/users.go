@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func sampleUser(tenant sandbox.TenantID, id string) sandbox.User {
@@ -38,20 +39,20 @@ func userRoundTrip(t *testing.T, st sandbox.Store) {
 		t.Errorf("UserByID = %+v, want %+v", got, u)
 	}
 	_, err := st.InsertUser(t.Context(), sampleUser("t", u.ID))
-	want(t, "the same ID", err, sandbox.Conflict)
+	codetest.Want(t, "the same ID", err, sandbox.Conflict)
 	_, err = st.UserByID(t.Context(), "t", "corp:a")
-	want(t, "another ID", err, sandbox.NotFound)
+	codetest.Want(t, "another ID", err, sandbox.NotFound)
 }
 
 func userTenants(t *testing.T, st sandbox.Store) {
 	u := insertUser(t, st, sampleUser("t", "a"))
 	insertUser(t, st, sampleUser("other", "a"))
 	_, err := st.UserByID(t.Context(), "third", "a")
-	want(t, "another tenant asks", err, sandbox.NotFound)
+	codetest.Want(t, "another tenant asks", err, sandbox.NotFound)
 	foreign := u
 	foreign.Tenant = "third"
 	_, err = st.UpdateUser(t.Context(), foreign, false)
-	want(t, "another tenant changes them", err, sandbox.NotFound)
+	codetest.Want(t, "another tenant changes them", err, sandbox.NotFound)
 	u.State = sandbox.UserSuspended
 	_, err = st.UpdateUser(t.Context(), u, false)
 	must(t, err)
@@ -61,7 +62,7 @@ func userTenants(t *testing.T, st sandbox.Store) {
 	must(t, st.NoteTenants(t.Context(), []sandbox.Tenant{{ID: "t", CreatedAt: epoch}}))
 	must(t, st.DeleteTenant(t.Context(), "t"))
 	_, err = st.UserByID(t.Context(), "t", "a")
-	want(t, "with the tenant", err, sandbox.NotFound)
+	codetest.Want(t, "with the tenant", err, sandbox.NotFound)
 	userBy(t, st, "other", "a")
 }
 
@@ -124,7 +125,7 @@ func userOutranks(t *testing.T, st sandbox.Store) {
 		}
 		got.State = sandbox.UserSuspended
 		_, err = st.UpdateUser(t.Context(), got, true)
-		want(t, "a change of who had not heard", err, sandbox.Conflict)
+		codetest.Want(t, "a change of who had not heard", err, sandbox.Conflict)
 		told.Given, told.DecidedBy = sandbox.RoleViewer, sandbox.RoleOwner
 		_, err = st.UpdateUser(t.Context(), told, false)
 		must(t, err)
@@ -150,10 +151,10 @@ func userChanges(t *testing.T, st sandbox.Store) {
 		t.Errorf("what a change does not write became %+v", got)
 	}
 	_, err = st.UpdateUser(t.Context(), u, false)
-	want(t, "as read before", err, sandbox.Conflict)
+	codetest.Want(t, "as read before", err, sandbox.Conflict)
 	u.ID = "b"
 	_, err = st.UpdateUser(t.Context(), u, false)
-	want(t, "an absent one", err, sandbox.NotFound)
+	codetest.Want(t, "an absent one", err, sandbox.NotFound)
 }
 
 func userRemoved(t *testing.T, st sandbox.Store) {
@@ -167,7 +168,7 @@ func userRemoved(t *testing.T, st sandbox.Store) {
 	u, err := st.UpdateUser(t.Context(), u, true)
 	must(t, err)
 	_, err = st.KeyByHash(t.Context(), theirs.Hash)
-	want(t, "their key", err, sandbox.NotFound)
+	codetest.Want(t, "their key", err, sandbox.NotFound)
 	for _, k := range []sandbox.Key{others, namesakes} {
 		if got, err := st.KeyByHash(t.Context(), k.Hash); err != nil || got.CreatedBy != k.CreatedBy {
 			t.Errorf("another's key: %+v, %v", got, err)
@@ -179,7 +180,7 @@ func userRemoved(t *testing.T, st sandbox.Store) {
 	}
 	again := sandbox.User{Tenant: "t", ID: "alice", Source: sandbox.UserInvited, State: sandbox.UserActive, CreatedAt: epoch.Add(time.Hour)}
 	_, err = st.InsertUser(t.Context(), again)
-	want(t, "invited by who did not know", err, sandbox.Conflict)
+	codetest.Want(t, "invited by who did not know", err, sandbox.Conflict)
 	again.Version = u.Version
 	back := insertUser(t, st, again)
 	if got := userBy(t, st, "t", "alice"); got != back || got.Version <= u.Version {
@@ -293,10 +294,10 @@ func userLimit(t *testing.T, st sandbox.Store) {
 		}
 	}
 	_, err = st.InsertUser(t.Context(), sampleUser("t", "another"))
-	want(t, "one too many", err, sandbox.Exhausted)
+	codetest.Want(t, "one too many", err, sandbox.Exhausted)
 	must(t, st.NoteUsers(t.Context(), []sandbox.User{seen(30_000, sandbox.UserActive)}))
 	_, err = st.UserByID(t.Context(), "t", "u30000")
-	want(t, "one that there is no room for", err, sandbox.NotFound)
+	codetest.Want(t, "one that there is no room for", err, sandbox.NotFound)
 	insertUser(t, st, sampleUser("other", "another"))
 }
 
@@ -331,7 +332,7 @@ func userLists(t *testing.T, st sandbox.Store) {
 	}
 	for _, q := range []sandbox.UserQuery{{Limit: -1}, {Limit: sandbox.MaxTenantPage + 1}, {Cursor: "%"}} {
 		_, err := st.ListUsers(t.Context(), "t", q)
-		want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
+		codetest.Want(t, fmt.Sprintf("%+v", q), err, sandbox.Invalid)
 	}
 }
 
@@ -358,7 +359,7 @@ func userChangesShow(t *testing.T, st sandbox.Store) {
 	must(t, err)
 	shows("a change", true)
 	_, err = st.UpdateUser(t.Context(), u, true)
-	want(t, "as read before", err, sandbox.Conflict)
+	codetest.Want(t, "as read before", err, sandbox.Conflict)
 	shows("a change that was not made", false)
 	must(t, st.NoteTenants(t.Context(), []sandbox.Tenant{{ID: "t", CreatedAt: epoch}}))
 	must(t, st.DeleteTenant(t.Context(), "t"))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func sampleVolume(tenant sandbox.TenantID, name string) sandbox.Volume {
@@ -29,19 +30,19 @@ func volumeRoundTrip(t *testing.T, st sandbox.Store) {
 		t.Errorf("InsertVolume = %+v, want %+v", made, v)
 	}
 	_, err := st.InsertVolume(t.Context(), v)
-	want(t, "a known ID", err, sandbox.Conflict)
+	codetest.Want(t, "a known ID", err, sandbox.Conflict)
 	_, err = st.InsertVolume(t.Context(), sampleVolume("t", "b"))
-	want(t, "a name in use", err, sandbox.Conflict)
+	codetest.Want(t, "a name in use", err, sandbox.Conflict)
 	if got, err := st.VolumeByID(t.Context(), v.ID); err != nil || got != v {
 		t.Errorf("VolumeByID = %+v, %v, want %+v", got, err, v)
 	}
 	_, err = st.VolumeByName(t.Context(), "t", "b")
-	want(t, "by name while it is made", err, sandbox.NotFound)
+	codetest.Want(t, "by name while it is made", err, sandbox.NotFound)
 	if left, err := st.VolumesLeft(t.Context()); err != nil || !slices.Equal(left, []sandbox.Volume{v}) {
 		t.Errorf("VolumesLeft = %+v, %v", left, err)
 	}
 	must(t, st.MoveVolume(t.Context(), v.ID, sandbox.VolumeCreating, sandbox.VolumeReady))
-	want(t, "a second time", st.MoveVolume(t.Context(), v.ID, sandbox.VolumeCreating, sandbox.VolumeReady), sandbox.Conflict)
+	codetest.Want(t, "a second time", st.MoveVolume(t.Context(), v.ID, sandbox.VolumeCreating, sandbox.VolumeReady), sandbox.Conflict)
 	v.State = sandbox.VolumeReady
 	if got, err := st.VolumeByName(t.Context(), "t", "b"); err != nil || got != v {
 		t.Errorf("VolumeByName = %+v, %v, want %+v", got, err, v)
@@ -59,10 +60,10 @@ func volumeRoundTrip(t *testing.T, st sandbox.Store) {
 	must(t, st.DropVolume(t.Context(), v.ID))
 	must(t, st.DropVolume(t.Context(), v.ID))
 	_, err = st.VolumeByID(t.Context(), v.ID)
-	want(t, "a dropped one", err, sandbox.NotFound)
+	codetest.Want(t, "a dropped one", err, sandbox.NotFound)
 	_, err = st.VolumeUses(t.Context(), v.ID)
-	want(t, "uses of a dropped one", err, sandbox.NotFound)
-	want(t, "moving a dropped one", st.MoveVolume(t.Context(), v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting), sandbox.NotFound)
+	codetest.Want(t, "uses of a dropped one", err, sandbox.NotFound)
+	codetest.Want(t, "moving a dropped one", st.MoveVolume(t.Context(), v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting), sandbox.NotFound)
 }
 
 func volumeTenants(t *testing.T, st sandbox.Store) {
@@ -70,14 +71,14 @@ func volumeTenants(t *testing.T, st sandbox.Store) {
 	insertVolume(t, st, sampleVolume("other", "a"))
 	insertVolume(t, st, sampleVolume("other", "b"))
 	_, err := st.VolumeByName(t.Context(), "t", "b")
-	want(t, "another tenant's name", err, sandbox.NotFound)
+	codetest.Want(t, "another tenant's name", err, sandbox.NotFound)
 	if all, err := st.Volumes(t.Context(), "t"); err != nil || !slices.Equal(all, []sandbox.Volume{v}) {
 		t.Errorf("Volumes = %+v, %v", all, err)
 	}
 	sb := sample("other")
 	sb.Volumes = []sandbox.VolumeMount{{Volume: v.ID, Name: v.Name, Path: "/data"}}
 	_, err = st.InsertSandbox(t.Context(), sb)
-	want(t, "a sandbox with another tenant's volume", err, sandbox.Conflict)
+	codetest.Want(t, "a sandbox with another tenant's volume", err, sandbox.Conflict)
 }
 
 // A Volume stays while a Sandbox that has not ended mounts it, and such a Sandbox needs a
@@ -106,7 +107,7 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	deleting := func() error {
 		return st.MoveVolume(t.Context(), v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting)
 	}
-	want(t, "deleting one in use", deleting(), sandbox.Conflict)
+	codetest.Want(t, "deleting one in use", deleting(), sandbox.Conflict)
 	end(t, st, second, epoch)
 	snap := snapshot("t", "i1")
 	snap.Volumes = mounts
@@ -117,7 +118,7 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	must(t, deleting())
 	sb.ID = sandbox.NewSandboxID()
 	_, err := st.InsertSandbox(t.Context(), sb)
-	want(t, "a sandbox with a volume that is being deleted", err, sandbox.Conflict)
+	codetest.Want(t, "a sandbox with a volume that is being deleted", err, sandbox.Conflict)
 }
 
 // Of Sandboxes that start to use a Volume during its deletion, all or none succeed.
@@ -149,9 +150,9 @@ func volumeLimit(t *testing.T, st sandbox.Store) {
 		insertVolume(t, st, sampleVolume("t", fmt.Sprint("n", i)))
 	}
 	_, err := st.InsertVolume(t.Context(), sampleVolume("t", "more"))
-	want(t, "one volume too many", err, sandbox.Exhausted)
+	codetest.Want(t, "one volume too many", err, sandbox.Exhausted)
 	_, err = st.InsertVolume(t.Context(), sampleVolume("t", "n1"))
-	want(t, "a name in use when there is no room", err, sandbox.Conflict)
+	codetest.Want(t, "a name in use when there is no room", err, sandbox.Conflict)
 	insertVolume(t, st, sampleVolume("other", "more"))
 }
 
@@ -186,7 +187,7 @@ func quotaVolumes(t *testing.T, st sandbox.Store) {
 			must(t, st.MoveVolume(t.Context(), v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting))
 			if i == 0 {
 				_, err := st.InsertVolume(t.Context(), sampleVolume("t", "more"))
-				want(t, "one more while the first is being deleted", err, sandbox.Exhausted)
+				codetest.Want(t, "one more while the first is being deleted", err, sandbox.Exhausted)
 			}
 			must(t, st.DropVolume(t.Context(), v.ID))
 		}

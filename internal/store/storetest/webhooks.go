@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // hooked makes Webhooks for all events, with these IDs.
@@ -88,7 +89,7 @@ func lifeIsTold(t *testing.T, st sandbox.Store) {
 	sb = becomes(t, st, sb, sandbox.Stopping, epoch)
 	old.State = sandbox.Ended
 	_, err := st.UpdateSandbox(t.Context(), old)
-	want(t, "a write that loses its race", err, sandbox.Conflict)
+	codetest.Want(t, "a write that loses its race", err, sandbox.Conflict)
 	becomes(t, st, sb, sandbox.Ended, epoch)
 
 	never := becomes(t, st, insert(t, st, sample("t")), sandbox.Stopping, epoch)

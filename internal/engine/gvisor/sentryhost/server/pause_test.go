@@ -18,6 +18,7 @@ import (
 	runscboot "gvisor.dev/gvisor/runsc/boot"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
@@ -199,7 +200,7 @@ func neverStarted(t *testing.T, r *rig) {
 	}
 	want, saved := r.cpuQuota(id), make(chan error, 1)
 	began := time.Now()
-	go func() { saved <- second(r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})) }()
+	go func() { saved <- codetest.ErrOf(r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})) }()
 	for lifted := false; !lifted; {
 		select {
 		case err := <-saved:
@@ -234,8 +235,8 @@ func silentGuest(t *testing.T, r *rig) {
 	r.host.lookLimit = time.Second
 	for what, err := range map[string]error{
 		"freeze": r.host.freeze(id),
-		"save":   second(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID(), Memory: true})),
-		"files":  second(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID()})),
+		"save":   codetest.ErrOf(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID(), Memory: true})),
+		"files":  codetest.ErrOf(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID()})),
 	} {
 		var told *sandbox.Error
 		if !errors.As(err, &told) || told.Code != sandbox.Unavailable || !strings.Contains(told.Detail, "/proc does not tell") {
@@ -271,8 +272,6 @@ func silentGuest(t *testing.T, r *rig) {
 		t.Errorf("the cause is %q", b.ended)
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // A save that waits until a layer has been read has no place among those that are
 // saved, and does not keep the Boot from being paused.
