@@ -32,7 +32,7 @@ func TestNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nodetest.Run(t, func(t *testing.T) nodetest.World {
-				c := core.NewNode(t)
+				c := core.NewNode(t, core.Config{})
 				s := serve(t, Node, NodeService(c.Node))
 				client := func(role Role) *Nodes {
 					records := func(context.Context) ([]sandbox.NodeRecord, error) {

@@ -1,5 +1,5 @@
 // Package core joins session manager, scheduler and Node over SQLite as the server
-// does, with an Engine in memory. It is for tests of them together, and of code that
+// does, with an Engine in memory or a real one. It is for tests of them together, and of code that
 // calls them.
 package core
 
@@ -31,12 +31,22 @@ type Config struct {
 	Unattended bool
 	// Images resolves Templates; nil: the only Template is "base".
 	Images sandbox.Images
+	// Real replaces the Engine in memory. Session.Engine is its name.
+	Real *Real
+}
+
+// Real is an Engine that is closed with the test, an image that it starts from, and the
+// clients of the Guests in its Boots.
+type Real struct {
+	Engine sandbox.Engine
+	Image  string
+	Guest  func(node.Dial) node.GuestControl
 }
 
 // Core is the joined roles. Restart replaces the values of its fields.
 type Core struct {
 	Dir     string
-	Engine  *fake.Engine
+	Engine  *fake.Engine // nil: Config.Real
 	Store   *sqlite.Store
 	Node    *node.Node
 	Manager *session.Manager
@@ -55,9 +65,9 @@ func New(t testing.TB, cfg Config) *Core {
 }
 
 // NewNode starts the Node alone, so that Boots without a Sandbox are not stopped.
-func NewNode(t testing.TB) *Core {
+func NewNode(t testing.TB, cfg Config) *Core {
 	t.Helper()
-	c := prepare(t, Config{})
+	c := prepare(t, cfg)
 	c.openStore(t)
 	c.openNode(t)
 	var parts run.Parts
@@ -69,30 +79,38 @@ func NewNode(t testing.TB) *Core {
 // prepare makes a Core without starting any of it.
 func prepare(t testing.TB, cfg Config) *Core {
 	t.Helper()
+	c := &Core{Dir: t.TempDir()}
+	image := fake.Image
+	if cfg.Real == nil {
+		c.Engine, cfg.Session.Engine = fake.New(), "fake"
+	} else {
+		image = cfg.Real.Image
+	}
 	if cfg.Images == nil {
-		cfg.Images = baseImage{}
+		cfg.Images = baseImage(image)
 	}
 	cfg.Pool.Template = "base"
-	cfg.Session.Engine = "fake"
-	c := &Core{Dir: t.TempDir(), Engine: fake.New(), cfg: cfg}
+	c.cfg = cfg
 	sqlitetest.Make(t, c.database())
 	t.Cleanup(func() {
 		if c.stop != nil {
 			c.Halt(t)
 		}
-		c.Engine.Close()
+		if c.Engine != nil {
+			c.Engine.Close()
+		}
 	})
 	return c
 }
 
 // baseImage is Images with only the Template "base", which is ready.
-type baseImage struct{}
+type baseImage string
 
-func (baseImage) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
+func (b baseImage) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
 	if template != "base" {
 		return "", sandbox.Errorf(sandbox.NotFound, "there is no template %q", template)
 	}
-	return fake.Image, nil
+	return string(b), nil
 }
 
 func (c *Core) database() string { return filepath.Join(c.Dir, "x.db") }
@@ -135,9 +153,14 @@ func (c *Core) openNode(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var engine sandbox.Engine = c.Engine
+	control := func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) }
+	if r := c.cfg.Real; r != nil {
+		engine, control = r.Engine, r.Guest
+	}
 	c.Node, err = node.Open(t.Context(), node.Config{
-		Name: NodeName, Dir: filepath.Join(c.Dir, "node"), Volumes: volumes, Engine: c.Engine, Store: c.Store, Images: c.cfg.Images,
-		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
+		Name: NodeName, Dir: filepath.Join(c.Dir, "node"), Volumes: volumes, Engine: engine, Store: c.Store, Images: c.cfg.Images,
+		Guest: control,
 		Pools: []node.PoolConfig{c.cfg.Pool},
 		OnEnd: func(ctx context.Context, e sandbox.BootEnd) error { return c.Manager.BootEnded(ctx, e) },
 		Host: func() (node.HostState, error) {

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +60,9 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
+// hostsStarted counts the sentry hosts: several run at once, and each has a cgroup of its own.
+var hostsStarted atomic.Int64
+
 // startHost starts the sentry host of a build, whose parts lie in a folder, until
 // the test or stop ends it.
 func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
@@ -69,7 +74,7 @@ func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 	cmd := exec.Command(filepath.Join(parts, "gvisor_sentry"), "host",
 		"--socket", s.socket, "--dir", filepath.Join(s.dir, "host"), "--images", s.images, "--upper-dir", filepath.Join(s.dir, "upper"), "--saved", filepath.Join(s.dir, "saved"),
 		"--guest-image", filepath.Join(parts, "guest.erofs"), "--sidecar-dir", parts, "--link", filepath.Join(parts, "link"),
-		"--build", build, "--server-uid", "0", "--link-uid", "61741", "--cgroup", "cloud-sandbox-engine-"+strconv.Itoa(os.Getpid()))
+		"--build", build, "--server-uid", "0", "--link-uid", "61741", "--cgroup", fmt.Sprintf("cloud-sandbox-engine-%d-%d", os.Getpid(), hostsStarted.Add(1)))
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

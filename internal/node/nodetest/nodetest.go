@@ -22,10 +22,11 @@ type World struct {
 	sandbox.NodeSaves
 	sandbox.NodeVolumes
 	// Dialer, Reports and Files are nil if Boots have no content, or Volumes no files.
-	// Boots echo on port 8000.
 	Dialer  sandbox.BootDialer
 	Reports sandbox.NodeReports
 	Files   sandbox.VolumeFiles
+	// Echo starts an echo on port 8000 of a Boot; nil: each has one.
+	Echo func(bootID string)
 	// Remember puts a value into the memory of a Boot, and Recall returns it.
 	Remember func(bootID, value string)
 	Recall   func(bootID string) string
@@ -439,6 +440,9 @@ func dial(w *world) {
 	}
 	t, ctx := w.t, w.t.Context()
 	ref, foreign := w.start(w.request("t")), w.start(w.request("other"))
+	if w.Echo != nil {
+		w.Echo(ref.BootID)
+	}
 	conn, err := w.Dialer.Dial(ctx, w.Name, ref, 8000)
 	codetest.OK(w.t, "Dial", err)
 	defer conn.Close()
