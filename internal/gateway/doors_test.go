@@ -363,9 +363,11 @@ func TestTemplateBytes(t *testing.T) {
 		Removed []string
 		Freed   int64 `json:"freed_bytes"`
 	}
+	f.Templates.Put("dev:test", "mine")
 	if f.Do("DELETE", "/api/v1/templates/mine", "").Into(t, 200, &gone); len(gone.Removed) != 2 || gone.Freed != 8192 {
 		t.Errorf("removed %+v", gone)
 	}
+	f.Templates.Put("dev:test", "mine")
 	f.Says(service+"Remove", `{"template":"mine"}`, `"freed_bytes":"8192"`)
 
 	f.Templates.Stored = 5<<20 + 1

@@ -135,13 +135,14 @@ func TestE2BBuildsOutliveTheServer(t *testing.T) {
 	folder := t.TempDir()
 	kept := func(c *gateway.Config) { c.Builds = folder }
 	f := newFixture(t, kept)
+	f.Templates.FailReuse = sandbox.Errorf(sandbox.NotFound, "there is no such template")
 	key := f.Key("t", sandbox.RoleDeveloper)
 	var ended, waits e2bDraft
 	f.E2B(key, "POST", "/v3/templates", `{"name":"web"}`).Into(t, 202, &ended)
 	f.E2B(key, "POST", "/v3/templates", `{"name":"idle"}`).Into(t, 202, &waits)
 	f.E2B(key, "POST", "/v2/templates/web/builds/"+ended.BuildID, `{"fromTemplate":"base","steps":[]}`)
 	var was e2bBuild
-	for was.Status = "building"; was.Status == "building"; time.Sleep(time.Millisecond) { // the fake of what makes images fails every time
+	for was.Status = "building"; was.Status == "building"; time.Sleep(time.Millisecond) {
 		f.E2B(key, "GET", "/templates/web/builds/"+ended.BuildID+"/status", "").Into(t, 200, &was)
 	}
 	lost := strings.Replace(ended.BuildID, ended.BuildID[:8], "01234567", 1)
@@ -270,7 +271,7 @@ func TestE2BTemplateChanges(t *testing.T) {
 		{"POST", "/templates/tags", `{"target":"web:v1","tags":["a b"]}`, 400},
 		{"POST", "/templates/tags", `{"target":"web:v1:2","tags":["a"]}`, 400},
 		{"POST", "/templates/tags", `{"target":"web:v1","tags":["a"]}`, 404},
-		{"POST", "/templates/tags", `{"target":"base","tags":["a"]}`, 404},
+		{"POST", "/templates/tags", `{"target":"base","tags":["a"]}`, 403},
 		{"DELETE", "/templates/tags", `{"name":"web","tags":[]}`, 400},
 		{"DELETE", "/templates/tags", `{"name":"web:v1","tags":["a"]}`, 400},
 		{"DELETE", "/templates/tags", `{"name":"web:default","tags":["a"]}`, 400},

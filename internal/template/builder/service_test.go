@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -344,21 +343,7 @@ func TestQuotaOverTheSocket(t *testing.T) {
 	w.service.Close()
 	store, digest := brought(t, w.dir, 2<<20)
 	socket := filepath.Join(w.dir, "s")
-	ctx, stop := context.WithCancel(t.Context())
-	served, listening := make(chan error, 1), make(chan struct{})
-	go func() {
-		served <- Serve(ctx, w.service.cfg, func() (net.Listener, error) {
-			defer close(listening)
-			return Listen(socket, os.Getuid())
-		})
-	}()
-	<-listening
-	defer func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	serve(t, w.service.cfg, socket)
 	tight := NewClient(store, bounded(1<<20), socket)
 	defer tight.Close()
 	if err := tight.Admit(t.Context(), "me", digest); !errors.Is(err, sandbox.ErrOverQuota) {
@@ -409,23 +394,8 @@ func TestOverTheSocket(t *testing.T) {
 	if _, err := c.Builds(t.Context(), "me"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("without a builder: %v", err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	listening := make(chan struct{})
 	w.service.Close()
-	go func() {
-		served <- Serve(ctx, w.service.cfg, func() (net.Listener, error) {
-			defer close(listening)
-			return Listen(socket, os.Getuid())
-		})
-	}()
-	<-listening
-	defer func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	serve(t, w.service.cfg, socket)
 	tenant := sandbox.TenantID("a tenant & more=1")
 	files := []sandbox.TemplateFile{{Path: "/a", Content: bytes.Repeat([]byte("\n"), 200<<10), Mode: 0o755}}
 	b, err := c.Build(t.Context(), tenant, sandbox.TemplateRequest{Template: "t", Source: "tar:", Files: files}, strings.NewReader("not an archive"))
