@@ -86,7 +86,10 @@ func run() error {
 	}}
 	mux := http.NewServeMux()
 	mux.Handle(control.Handler())
-	mux.Handle(files.New(g).Handler())
+	own := files.New(g)
+	mux.Handle(own.Handler())
+	mux.HandleFunc("GET "+guest.FilesPath, own.Read)
+	mux.HandleFunc("PUT "+guest.FilesPath, own.Write)
 	mux.HandleFunc("GET "+guest.ForwardPath, server.Forward)
 	told := events.New(g)
 	mux.HandleFunc("GET "+guest.LogsPath, told.Logs)

@@ -50,6 +50,12 @@ const (
 	ForwardProtocol = "cloud-sandbox-forward"
 )
 
+// FilesPath on the control port reads and writes the contents of single files as plain
+// HTTP: GET FilesPath?path=P with ranges and conditions, and PUT FilesPath?path=P with
+// the whole content, whose answer is a FileEntry of guestv1. An error is JSON with the
+// field message.
+const FilesPath = "/files"
+
 // LogsPath on the control port returns the log entries that programs of the Sandbox
 // sent to the events address, as a JSON list of LogEntry, oldest first: at most
 // MaxLogs, each of at most MaxLog bytes with at most MaxLogFields fields.

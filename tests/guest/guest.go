@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
@@ -40,6 +41,29 @@ const token = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0"
 // folder is dir. It skips the test for other users: a Guest runs as root.
 func Open(t testing.TB) (c *client.Client, dir string) {
 	t.Helper()
+	return open(t, func(control http.Handler) http.Handler { return control })
+}
+
+// OpenEarlier is Open for a Guest of a version that knows single files by E2B's protocol
+// alone.
+func OpenEarlier(t testing.TB) (c *client.Client, dir string) {
+	t.Helper()
+	const service = "/" + guestv1connect.FilesServiceName + "/"
+	return open(t, func(control http.Handler) http.Handler {
+		earlier := http.NewServeMux() // answers unknown paths as that version did
+		earlier.Handle("/", control)
+		for _, path := range []string{
+			guest.FilesPath, service + "Stat", service + "ListDir", service + "MakeDir", service + "Move", service + "Remove",
+		} {
+			earlier.HandleFunc(path, http.NotFound)
+		}
+		return earlier
+	})
+}
+
+// open is Open with the handler of the control port wrapped.
+func open(t testing.TB, wrap func(http.Handler) http.Handler) (c *client.Client, dir string) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("the guest runs as root")
 	}
@@ -54,12 +78,15 @@ func Open(t testing.TB) (c *client.Client, dir string) {
 	told := events.New(g)
 	mux := http.NewServeMux()
 	mux.Handle((&server.Control{Guest: g}).Handler())
-	mux.Handle(files.New(g).Handler())
+	own := files.New(g)
+	mux.Handle(own.Handler())
+	mux.HandleFunc("GET "+guest.FilesPath, own.Read)
+	mux.HandleFunc("PUT "+guest.FilesPath, own.Write)
 	mux.HandleFunc("GET "+guest.LogsPath, told.Logs)
 	mux.Handle((&contexts.Service{Contexts: kept}).Handler())
 	mux.Handle(processes.NewService(registry).Handler())
 	addresses := map[uint16]string{}
-	for port, h := range map[uint16]http.Handler{sandbox.GuestPort: mux, sandbox.EnvdPort: envd.New(g)} {
+	for port, h := range map[uint16]http.Handler{sandbox.GuestPort: wrap(mux), sandbox.EnvdPort: envd.New(g)} {
 		srv := httptest.NewServer(h)
 		t.Cleanup(srv.Close)
 		addresses[port] = srv.Listener.Addr().String()

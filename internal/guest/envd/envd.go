@@ -5,7 +5,6 @@ package envd
 
 import (
 	"crypto/subtle"
-	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem/filesystemconnect"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/process/processconnect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
@@ -74,7 +74,7 @@ func (s *Server) withToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		owner, _ := s.guest.Owner()
 		if owner.AccessToken != "" && !sameToken(r.Header.Get(tokenHeader), owner.AccessToken) {
-			fail(w, http.StatusUnauthorized, "the access token is missing or wrong")
+			files.Fail(w, http.StatusUnauthorized, "the access token is missing or wrong")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -83,17 +83,6 @@ func (s *Server) withToken(next http.Handler) http.Handler {
 
 func sameToken(got, want string) bool {
 	return subtle.ConstantTimeCompare([]byte(got), []byte(want)) == 1
-}
-
-// fail answers with envd's error body.
-func fail(w http.ResponseWriter, code int, message string) {
-	reply(w, code, map[string]any{"code": code, "message": message})
-}
-
-func reply(w http.ResponseWriter, code int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body)
 }
 
 // userOf returns the user of an RPC's Basic authentication; empty: none.
@@ -106,5 +95,5 @@ func userOf(h http.Header) string {
 // envs answers with the Sandbox's variables.
 func (s *Server) envs(w http.ResponseWriter, _ *http.Request) {
 	owner, _ := s.guest.Owner()
-	reply(w, http.StatusOK, server.SandboxEnv(owner))
+	files.Reply(w, http.StatusOK, server.SandboxEnv(owner))
 }

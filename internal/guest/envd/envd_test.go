@@ -334,6 +334,9 @@ func TestFilesystem(t *testing.T) {
 	if err := os.Symlink("f", filepath.Join(r.home, "d/link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(r.home, "d/odd\xff"), nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
 	bounded := connect.NewRequest(&filesystem.ListDirRequest{Path: "~", Depth: 2})
 	bounded.Header().Set(LimitHeader, "1")
 	if some, err := r.files.ListDir(ctx, bounded); err != nil || len(some.Msg.Entries) != 1 || some.Header().Get(TruncatedHeader) != "true" {
@@ -350,7 +353,7 @@ func TestFilesystem(t *testing.T) {
 	for _, e := range list.Msg.Entries {
 		names = append(names, strings.TrimPrefix(e.Path, r.home+"/"))
 	}
-	if got := strings.Join(names, " "); got != "d d/e d/f d/link" {
+	if got := strings.Join(names, " "); got != "d d/e d/f d/link d/odd\uFFFD" {
 		t.Errorf("list: %s", got)
 	}
 	stat, err := r.files.Stat(ctx, connect.NewRequest(&filesystem.StatRequest{Path: "d/link"}))

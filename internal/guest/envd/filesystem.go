@@ -5,24 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
-
-// maxEntries bounds a listing.
-const maxEntries = 50_000
 
 // fileSystem is the filesystem service.
 type fileSystem struct {
@@ -98,64 +91,22 @@ func (f *fileSystem) rpcPath(user, path string) (string, server.User, error) {
 	return p, u, nil
 }
 
-// fileError gives an error of the operating system its code. It names the resolved
-// path, as E2B does: for a relative path, that shows where it was looked up.
-func fileError(path string, err error) error {
-	kind, text := server.RefusalOf(err)
-	switch {
-	case kind == server.RefusedAbsent:
-		return connect.NewError(connect.CodeNotFound, fmt.Errorf("path '%s' does not exist", path))
-	case kind != server.RefusedInternal && !errors.Is(err, fs.ErrPermission):
-		return connect.NewError(codes[kind], fmt.Errorf("%s %s", path, text))
-	}
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		err = p.Err
-	}
-	return connect.NewError(codes[kind], fmt.Errorf("%s: %w", path, err))
-}
-
-// codes maps each refusal to a Connect code. Clients report that waiting helps for
-// CodeResourceExhausted, which is wrong for a full disk.
-var codes = map[server.Refusal]connect.Code{
-	server.RefusedFull:     connect.CodeFailedPrecondition,
-	server.RefusedInternal: connect.CodeInternal, server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists,
-	server.RefusedForbidden: connect.CodePermissionDenied, server.RefusedBusy: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
-}
-
 // entryOf describes the file at path. A symbolic link has its target's type and
 // includes the target; a dangling one has the type of a link.
 func entryOf(path string, accounts server.Accounts) (*filesystem.EntryInfo, error) {
-	info, err := os.Lstat(path)
+	e, err := files.Describe(path, accounts)
 	if err != nil {
 		return nil, err
 	}
-	e := &filesystem.EntryInfo{
-		Name: info.Name(), Path: path, Type: typeOf(info.Mode()), Size: info.Size(),
-		Mode: modeBits(info.Mode()), Permissions: info.Mode().String(), ModifiedTime: timestamppb.New(info.ModTime()),
-		Metadata: readMetadata(path),
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		e.Owner, e.Group = accounts.UserName(st.Uid), accounts.GroupName(st.Gid)
-	}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		followLink(path, e)
-	}
-	return e, nil
+	return infoOf(path, e), nil
 }
 
-// followLink fills in the target of a symbolic link.
-func followLink(path string, e *filesystem.EntryInfo) {
-	target, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		if raw, err := os.Readlink(path); err == nil {
-			e.SymlinkTarget = &raw
-		}
-		return
-	}
-	e.SymlinkTarget = &target
-	if info, err := os.Stat(path); err == nil {
-		e.Type, e.Size, e.Mode = typeOf(info.Mode()), info.Size(), modeBits(info.Mode())
+// infoOf converts the description of the file at path.
+func infoOf(path string, e *files.Entry) *filesystem.EntryInfo {
+	return &filesystem.EntryInfo{
+		Name: e.Name, Path: e.Path, Type: typeOf(e.Mode), Size: e.Size,
+		Mode: files.Bits(e.Mode), Permissions: e.Info.Mode().String(), ModifiedTime: timestamppb.New(e.Info.ModTime()),
+		Owner: e.Owner, Group: e.Group, SymlinkTarget: e.Target, Metadata: files.ReadMetadata(path),
 	}
 }
 
@@ -171,17 +122,6 @@ func typeOf(m fs.FileMode) filesystem.FileType {
 	return filesystem.FileType_FILE_TYPE_UNSPECIFIED
 }
 
-// modeBits converts Go's mode to the kernel's bits.
-func modeBits(m fs.FileMode) uint32 {
-	bits := uint32(m.Perm())
-	for flag, bit := range map[fs.FileMode]uint32{fs.ModeSetuid: unix.S_ISUID, fs.ModeSetgid: unix.S_ISGID, fs.ModeSticky: unix.S_ISVTX} {
-		if m&flag != 0 {
-			bits |= bit
-		}
-	}
-	return bits
-}
-
 // Stat describes one path.
 func (f *fileSystem) Stat(_ context.Context, r *connect.Request[filesystem.StatRequest]) (*connect.Response[filesystem.StatResponse], error) {
 	path, _, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
@@ -190,7 +130,7 @@ func (f *fileSystem) Stat(_ context.Context, r *connect.Request[filesystem.StatR
 	}
 	e, err := entryOf(path, f.guest.Accounts)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, err
 	}
 	return connect.NewResponse(&filesystem.StatResponse{Entry: e}), nil
 }
@@ -201,44 +141,14 @@ func (f *fileSystem) MakeDir(_ context.Context, r *connect.Request[filesystem.Ma
 	if err != nil {
 		return nil, err
 	}
-	if info, err := os.Stat(path); err == nil {
-		if info.IsDir() {
-			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", path))
-		}
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", path))
-	}
-	if err := makeDirs(path, u); err != nil {
-		return nil, fileError(path, err)
+	if err := files.MakeDir(path, u); err != nil {
+		return nil, err
 	}
 	e, err := entryOf(path, f.guest.Accounts)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, err
 	}
 	return connect.NewResponse(&filesystem.MakeDirResponse{Entry: e}), nil
-}
-
-// makeDirs creates a folder and the missing ones above it and gives them to u.
-func makeDirs(path string, u server.User) error {
-	info, err := os.Stat(path)
-	if err == nil {
-		if !info.IsDir() {
-			return &fs.PathError{Op: "mkdir", Path: path, Err: syscall.ENOTDIR}
-		}
-		return nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := makeDirs(filepath.Dir(path), u); err != nil {
-		return err
-	}
-	if err := os.Mkdir(path, 0o755); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		return err
-	}
-	return os.Lchown(path, int(u.UID), int(u.GID))
 }
 
 // Move renames a file, and creates the folders above the destination.
@@ -251,25 +161,12 @@ func (f *fileSystem) Move(_ context.Context, r *connect.Request[filesystem.MoveR
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	if _, err := os.Lstat(source); err != nil {
-		return nil, fileError(source, err)
-	}
-	if strings.HasPrefix(destination, source+"/") { // before any folder is created for it
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is within %s", destination, source))
-	}
-	if err := makeDirs(filepath.Dir(destination), u); err != nil {
-		return nil, fileError(destination, err)
-	}
-	if err := os.Rename(source, destination); err != nil {
-		var link *os.LinkError
-		if errors.As(err, &link) {
-			err = link.Err
-		}
-		return nil, fileError(destination, err)
+	if err := files.Move(source, destination, u); err != nil {
+		return nil, err
 	}
 	e, err := entryOf(destination, f.guest.Accounts)
 	if err != nil {
-		return nil, fileError(destination, err)
+		return nil, err
 	}
 	return connect.NewResponse(&filesystem.MoveResponse{Entry: e}), nil
 }
@@ -280,22 +177,15 @@ func (f *fileSystem) ListDir(ctx context.Context, r *connect.Request[filesystem.
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(path)
+	limit, _ := strconv.ParseUint(r.Header().Get(LimitHeader), 10, 32) // 0: none
+	reply := connect.NewResponse(&filesystem.ListDirResponse{})
+	truncated, err := files.List(ctx, path, r.Msg.Depth, uint32(limit), f.guest.Accounts, func(path string, e *files.Entry) {
+		reply.Msg.Entries = append(reply.Msg.Entries, infoOf(path, e))
+	})
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, err
 	}
-	if !info.IsDir() {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", path))
-	}
-	l := lister{accounts: f.guest.Accounts, depth: max(int(r.Msg.Depth), 1), most: maxEntries, until: time.Now().Add(listTime)}
-	if n, err := strconv.Atoi(r.Header().Get(LimitHeader)); err == nil && n > 0 {
-		l.most = min(n, maxEntries)
-	}
-	if err := l.list(ctx, path, 1); err != nil {
-		return nil, fileError(path, err)
-	}
-	reply := connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries})
-	if l.truncated {
+	if truncated {
 		reply.Header().Set(TruncatedHeader, "true")
 	}
 	return reply, nil
@@ -307,73 +197,14 @@ const (
 	TruncatedHeader = "Cloud-Sandbox-Truncated" // "true": more entries exist
 )
 
-// listTime bounds the time of one listing. After it, the answer has the entries
-// found so far.
-const listTime = 15 * time.Second
-
-type lister struct {
-	accounts server.Accounts
-	depth    int
-	most     int
-	until    time.Time
-
-	entries   []*filesystem.EntryInfo
-	truncated bool
-}
-
-// names returns the names in a folder, in order. Only the names of the whole folder
-// are held in memory: complete entries of a large folder would need much more.
-func names(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	all, err := f.Readdirnames(-1)
-	slices.Sort(all)
-	return all, err
-}
-
-// list adds the entries of dir, each folder followed by its content. Entries that
-// vanish meanwhile, or may not be read, are left out.
-func (l *lister) list(ctx context.Context, dir string, level int) error {
-	all, err := names(dir)
-	if err != nil {
-		if level > 1 {
-			return nil
-		}
-		return err
-	}
-	for _, name := range all {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if l.truncated = l.truncated || len(l.entries) >= l.most || time.Now().After(l.until); l.truncated {
-			return nil
-		}
-		path := filepath.Join(dir, name)
-		e, err := entryOf(path, l.accounts)
-		if err != nil {
-			continue
-		}
-		l.entries = append(l.entries, e)
-		if e.Type == filesystem.FileType_FILE_TYPE_DIRECTORY && e.SymlinkTarget == nil && level < l.depth {
-			if err := l.list(ctx, path, level+1); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // Remove deletes a path and all below it. A missing path is a success.
 func (f *fileSystem) Remove(_ context.Context, r *connect.Request[filesystem.RemoveRequest]) (*connect.Response[filesystem.RemoveResponse], error) {
 	path, _, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.RemoveAll(path); err != nil {
-		return nil, fileError(path, err)
+	if err := files.Remove(path); err != nil {
+		return nil, err
 	}
 	return connect.NewResponse(&filesystem.RemoveResponse{}), nil
 }

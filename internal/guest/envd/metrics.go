@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
 )
 
 // metrics answers with the current resource use, as the guest reports it.
@@ -27,7 +29,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	cache := memory["Cached"] + memory["Buffers"]
 	disk := diskOf("/")
 	const mib = 1 << 20
-	reply(w, http.StatusOK, map[string]any{
+	files.Reply(w, http.StatusOK, map[string]any{
 		"ts": time.Now().Unix(), "cpu_count": cpus, "cpu_used_pct": min(used, float64(100*cpus)),
 		"mem_total": total, "mem_used": total - free, "mem_cache": cache,
 		"mem_total_mib": total / mib, "mem_used_mib": (total - free) / mib,

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
@@ -67,7 +68,7 @@ func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	}
 	info, err := os.Stat(root)
 	if err != nil {
-		return nil, fileError(root, err)
+		return nil, files.Refused(root, err)
 	}
 	if !info.IsDir() {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", root))
@@ -82,7 +83,7 @@ func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	d := &watched{notify: notify, root: root, recursive: r.GetRecursive(), entries: r.GetIncludeEntry(), accounts: w.guest.Accounts}
 	if err := d.add(root, func(string) {}); err != nil {
 		notify.Close()
-		return nil, fileError(root, err)
+		return nil, files.Refused(root, err)
 	}
 	return d, nil
 }

@@ -111,7 +111,7 @@ func (c *chmodder) change(name string) error {
 		var dir int
 		var base string
 		if dir, base, err = c.tree.at(name, false); err == nil {
-			err = unix.Fchmodat(dir, base, bits(c.mode), 0)
+			err = unix.Fchmodat(dir, base, Bits(c.mode), 0)
 		}
 	}
 	if err == nil {
@@ -120,8 +120,8 @@ func (c *chmodder) change(name string) error {
 	return fileError(c.tree.path(name), err)
 }
 
-// bits converts Go's mode to the kernel's bits.
-func bits(m fs.FileMode) uint32 {
+// Bits converts Go's mode to the kernel's bits.
+func Bits(m fs.FileMode) uint32 {
 	b := uint32(m.Perm())
 	for bit, flag := range special {
 		if m&flag != 0 {

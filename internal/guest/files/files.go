@@ -1,5 +1,6 @@
-// Package files is the Guest's own file service: functions that envd lacks. Each
-// call acts as one user of the Sandbox, and the kernel checks the permissions.
+// Package files is the Guest's file service for the host, and the operations on single
+// files that envd has in common with it. Calls on trees act as one user of the Sandbox,
+// and the kernel checks the permissions. Those on single files act as root.
 package files
 
 import (

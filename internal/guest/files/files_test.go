@@ -35,7 +35,8 @@ var theReaper = sync.OnceValue(server.NewReaper)
 // rig is the service on this machine, for a user of its own.
 type rig struct {
 	guestv1connect.FilesServiceClient
-	dir string // the user's
+	dir     string // the user's
+	service *Service
 }
 
 func newRig(t *testing.T) *rig {
@@ -59,10 +60,11 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(New(g).Handler())
+	service := New(g)
+	mux.Handle(service.Handler())
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	return &rig{guestv1connect.NewFilesServiceClient(s.Client(), s.URL), dir}
+	return &rig{guestv1connect.NewFilesServiceClient(s.Client(), s.URL), dir, service}
 }
 
 // tree makes files of the user's: a name that ends in "/" is a folder, a
