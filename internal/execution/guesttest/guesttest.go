@@ -4,11 +4,14 @@ package guesttest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"net/http"
 	"path"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -35,7 +38,10 @@ type world struct {
 func Run(t *testing.T, open func(t *testing.T) World) {
 	for name, check := range map[string]func(*world){
 		"a file":                        oneFile,
+		"a file of every size":          sizes,
+		"names of files":                fileNames,
 		"reads with conditions":         conditions,
+		"reads with times":              times,
 		"folders":                       folders,
 		"files that are refused":        refusedFiles,
 		"copy and chmod":                copyAndChmod,
@@ -125,6 +131,49 @@ func oneFile(w *world) {
 	}
 }
 
+// sizes writes a file with a stated size and without one, each time over other content.
+func sizes(w *world) {
+	t := w.t
+	for _, content := range []string{"first", "", "longer than before", "short", strings.Repeat("x", 3<<20)} {
+		for _, size := range []int64{int64(len(content)), -1} {
+			e, err := w.WriteFile(t.Context(), w.at("f"), struct{ io.Reader }{strings.NewReader(content)}, size)
+			if err != nil || e.Size != int64(len(content)) || e.Path != w.at("f") {
+				t.Errorf("WriteFile of %d bytes, said to be %d = %+v, %v", len(content), size, e, err)
+			}
+			if text, f := w.read("f", execution.ReadOptions{}); text != content || f.Size != int64(len(content)) {
+				t.Errorf("of %d bytes %d were read, said to be %d", len(content), len(text), f.Size)
+			}
+		}
+	}
+	broken := io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("it breaks off")))
+	if _, err := w.WriteFile(t.Context(), w.at("broken"), broken, -1); err == nil {
+		t.Error("a body that broke off was written")
+	}
+}
+
+// fileNames uses names that mean something in a URL.
+func fileNames(w *world) {
+	t := w.t
+	for _, name := range []string{"a b", "a+b", "50%", "%2F", "a?path=b", "a&b=c", "a#b", "ä€", ".hidden", "\"quoted\"", "new\nline"} {
+		e := w.write(name, name)
+		if e.Name != name || e.Path != w.at(name) {
+			t.Errorf("WriteFile of %q = %+v", name, e)
+		}
+		if text, _ := w.read(name, execution.ReadOptions{}); text != name {
+			t.Errorf("%q holds %q", name, text)
+		}
+		if got := w.names(1); !slices.Equal(got, []string{name}) {
+			t.Errorf("there are %q, want %q", got, name)
+		}
+		moved, err := w.Move(t.Context(), w.at(name), w.at("in "+name+"/"+name))
+		if err != nil || moved.Name != name {
+			t.Errorf("Move of %q = %+v, %v", name, moved, err)
+		}
+		codetest.OK(w.t, "Remove", w.Remove(t.Context(), w.at("in "+name)))
+		codetest.OK(w.t, "Remove of nothing", w.Remove(t.Context(), w.at("in "+name)))
+	}
+}
+
 func conditions(w *world) {
 	t := w.t
 	w.write("f", "0123456789")
@@ -140,6 +189,8 @@ func conditions(w *world) {
 		{execution.ReadOptions{Range: "bytes=2-4"}, "234", execution.ReadPart},
 		{execution.ReadOptions{Range: "bytes=7-"}, "789", execution.ReadPart},
 		{execution.ReadOptions{Range: "bytes=50-"}, "", execution.ReadOutOfRange},
+		{execution.ReadOptions{Range: "bytes=-3"}, "789", execution.ReadPart},
+		{execution.ReadOptions{Range: "bytes=2-4", IfRange: `"other"`}, "0123456789", execution.ReadWhole},
 		{execution.ReadOptions{IfNoneMatch: whole.ETag}, "", execution.ReadNotModified},
 		{execution.ReadOptions{IfMatch: `"other"`}, "", execution.ReadPrecondition},
 	} {
@@ -148,6 +199,29 @@ func conditions(w *world) {
 			text = "" // its body says so
 		}
 		if text != tt.text || f.Outcome != tt.outcome || f.Outcome == execution.ReadOutOfRange && f.Total != 10 || f.Outcome == execution.ReadPart && (f.Total != 10 || f.Size != int64(len(text))) {
+			t.Errorf("%+v: %q, %+v", tt.opts, text, f)
+		}
+	}
+}
+
+func times(w *world) {
+	t := w.t
+	w.write("f", "0123456789")
+	_, whole := w.read("f", execution.ReadOptions{})
+	if time.Since(whole.ModifiedAt) > time.Minute {
+		t.Fatalf("the file is of %v", whole.ModifiedAt)
+	}
+	before, after := whole.ModifiedAt.Add(-time.Hour).UTC().Format(http.TimeFormat), whole.ModifiedAt.Add(time.Hour).UTC().Format(http.TimeFormat)
+	for _, tt := range []struct {
+		opts    execution.ReadOptions
+		outcome execution.ReadOutcome
+	}{
+		{execution.ReadOptions{IfModifiedSince: before}, execution.ReadWhole},
+		{execution.ReadOptions{IfModifiedSince: after}, execution.ReadNotModified},
+		{execution.ReadOptions{IfUnmodifiedSince: before}, execution.ReadPrecondition},
+		{execution.ReadOptions{IfUnmodifiedSince: after}, execution.ReadWhole},
+	} {
+		if text, f := w.read("f", tt.opts); f.Outcome != tt.outcome || f.Outcome == execution.ReadWhole && text != "0123456789" {
 			t.Errorf("%+v: %q, %+v", tt.opts, text, f)
 		}
 	}
@@ -180,6 +254,9 @@ func refusedFiles(w *world) {
 		"WriteFile over a folder":  {codetest.ErrOf(w.WriteFile(ctx, w.Dir, strings.NewReader("x"), 1)), sandbox.Invalid},
 		"Stat of nothing":          {codetest.ErrOf(w.Stat(ctx, w.at("none"))), sandbox.NotFound},
 		"Move of nothing":          {codetest.ErrOf(w.Move(ctx, w.at("none"), w.at("x"))), sandbox.NotFound},
+		"WriteFile below a file":   {codetest.ErrOf(w.WriteFile(ctx, w.at("f/below"), strings.NewReader("x"), 1)), sandbox.Invalid},
+		"Move below itself":        {codetest.ErrOf(w.Move(ctx, w.at("f"), w.at("f/below"))), sandbox.Invalid},
+		"MakeDir below a file":     {codetest.ErrOf(w.MakeDir(ctx, w.at("f/below"))), sandbox.Invalid},
 		"MakeDir where a file is":  {codetest.ErrOf(w.MakeDir(ctx, w.at("f"))), sandbox.Invalid},
 		"Archive of nothing":       {codetest.ErrOf(w.Archive(ctx, "", w.at("none"), execution.Tar)), sandbox.NotFound},
 		"Copy of nothing":          {codetest.ErrOf(w.Copy(ctx, execution.CopyRequest{Source: w.at("none"), Destination: w.at("x")})), sandbox.NotFound},

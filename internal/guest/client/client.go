@@ -19,7 +19,6 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem/filesystemconnect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
@@ -46,9 +45,8 @@ type Client struct {
 	// Clients of services, each created on first use: their creation takes longer
 	// than most calls.
 	control   func() guestv1connect.GuestServiceClient
-	files     func() filesystemconnect.FilesystemClient
 	contexts  func() guestv1connect.ContextServiceClient
-	own       func() guestv1connect.FilesServiceClient
+	files     func() guestv1connect.FilesServiceClient
 	processes func() guestv1connect.ProcessServiceClient
 }
 
@@ -64,43 +62,44 @@ func WithTrusted(pem string) Option { return func(c *Client) { c.trusted = pem }
 
 // New returns a client that connects by dial when it is first used.
 func New(dial Dial, with ...Option) *Client {
-	c := &Client{http: &http.Client{
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-				_, port, err := net.SplitHostPort(addr)
-				if err != nil {
-					return nil, err
-				}
-				n, err := strconv.ParseUint(port, 10, 16)
-				if err != nil {
-					return nil, err
-				}
-				return dial(ctx, uint16(n))
-			},
-			MaxIdleConnsPerHost:    16,
-			MaxResponseHeaderBytes: maxHeader,
-			DisableCompression:     true,
-		},
-		// A Guest must not redirect us.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	c := &Client{}
 	for _, o := range with {
 		o(c)
 	}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			_, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil {
+				return nil, err
+			}
+			return dial(ctx, uint16(n))
+		},
+		MaxIdleConnsPerHost:    16,
+		MaxResponseHeaderBytes: maxHeader,
+		DisableCompression:     true,
+	}
+	c.http = &http.Client{
+		Transport: &fileCalls{Transport: transport, token: c.token},
+		// A Guest must not redirect us.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	options := connect.WithClientOptions(connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
 	calls := &http.Client{Transport: frames{c.http.Transport}, CheckRedirect: c.http.CheckRedirect}
-	c.control = made(guestv1connect.NewGuestServiceClient, calls, sandbox.GuestPort, options)
-	c.own = made(guestv1connect.NewFilesServiceClient, calls, sandbox.GuestPort, options)
-	c.contexts = made(guestv1connect.NewContextServiceClient, calls, sandbox.GuestPort, options)
-	c.processes = made(guestv1connect.NewProcessServiceClient, calls, sandbox.GuestPort, options)
-	c.files = made(filesystemconnect.NewFilesystemClient, calls, sandbox.EnvdPort, options)
+	c.control = made(guestv1connect.NewGuestServiceClient, calls, options)
+	c.files = made(guestv1connect.NewFilesServiceClient, calls, options)
+	c.contexts = made(guestv1connect.NewContextServiceClient, calls, options)
+	c.processes = made(guestv1connect.NewProcessServiceClient, calls, options)
 	return c
 }
 
-// made returns a function that returns the client of the service at a port. The
-// client is created once.
-func made[T any](client func(connect.HTTPClient, string, ...connect.ClientOption) T, calls connect.HTTPClient, port uint16, options connect.ClientOption) func() T {
-	return sync.OnceValue(func() T { return client(calls, url(port), options) })
+// made returns a function that returns the client of a service. The client is created
+// once.
+func made[T any](client func(connect.HTTPClient, string, ...connect.ClientOption) T, calls connect.HTTPClient, options connect.ClientOption) func() T {
+	return sync.OnceValue(func() T { return client(calls, url(sandbox.GuestPort), options) })
 }
 
 func url(port uint16) string { return "http://guest:" + strconv.Itoa(int(port)) }

@@ -31,7 +31,7 @@ var errWrongAnswer = sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wr
 // Copy copies a file or folder. See execution.Trees. It has no time limit, because
 // the tree may be large.
 func (c *Client) Copy(ctx context.Context, req execution.CopyRequest) (execution.Copied, error) {
-	r, err := c.own().Copy(ctx, connect.NewRequest(&guestv1.CopyRequest{
+	r, err := c.files().Copy(ctx, connect.NewRequest(&guestv1.CopyRequest{
 		User: req.User, Source: req.Source, Destination: req.Destination, Recursive: req.Recursive, Overwrite: req.Overwrite,
 	}))
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *Client) Copy(ctx context.Context, req execution.CopyRequest) (execution
 
 // Chmod changes permissions. See execution.Trees.
 func (c *Client) Chmod(ctx context.Context, req execution.ChmodRequest) (int64, error) {
-	r, err := c.own().Chmod(ctx, connect.NewRequest(&guestv1.ChmodRequest{
+	r, err := c.files().Chmod(ctx, connect.NewRequest(&guestv1.ChmodRequest{
 		User: req.User, Path: req.Path, Mode: req.Mode, Recursive: req.Recursive,
 	}))
 	if err != nil {
@@ -62,7 +62,7 @@ func selectionOf(f execution.FileSelection) *guestv1.FileSelection {
 func (c *Client) Search(ctx context.Context, req execution.SearchRequest) (execution.Found, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the search if we leave early
-	stream, err := c.own().Search(ctx, connect.NewRequest(&guestv1.SearchRequest{
+	stream, err := c.files().Search(ctx, connect.NewRequest(&guestv1.SearchRequest{
 		User: req.User, Files: selectionOf(req.Files), Pattern: req.Pattern, Literal: req.Literal, IgnoreCase: req.IgnoreCase,
 		Word: req.Word, FilesOnly: req.FilesOnly, MaxResults: int32(req.MaxResults), ContextLines: int32(req.Context),
 	}))
@@ -140,7 +140,7 @@ var formats = map[execution.ArchiveFormat]guestv1.ArchiveFormat{
 // Archive streams the content of a folder. See execution.Trees.
 func (c *Client) Archive(ctx context.Context, user, path string, format execution.ArchiveFormat) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := c.own().Archive(ctx, connect.NewRequest(&guestv1.ArchiveRequest{User: user, Path: path, Format: formats[format]}))
+	stream, err := c.files().Archive(ctx, connect.NewRequest(&guestv1.ArchiveRequest{User: user, Path: path, Format: formats[format]}))
 	if err != nil {
 		cancel()
 		return nil, fail(ctx, err)
@@ -193,7 +193,7 @@ var pieces = sync.Pool{New: func() any { return new([archivePiece]byte) }}
 func (c *Client) Extract(ctx context.Context, user, path string, format execution.ArchiveFormat, content io.Reader) (execution.Extracted, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream := c.own().Extract(ctx)
+	stream := c.files().Extract(ctx)
 	start := &guestv1.ExtractStart{User: user, Path: path, Format: formats[format]}
 	err := stream.Send(&guestv1.ExtractRequest{Part: &guestv1.ExtractRequest_Start{Start: start}})
 	buf := pieces.Get().(*[archivePiece]byte)
@@ -224,7 +224,7 @@ func (c *Client) Extract(ctx context.Context, user, path string, format executio
 // Replace replaces text in files. See execution.Trees. It has no time limit,
 // because the files may be many.
 func (c *Client) Replace(ctx context.Context, req execution.ReplaceRequest) (execution.Replaced, error) {
-	r, err := c.own().Replace(ctx, connect.NewRequest(&guestv1.ReplaceRequest{
+	r, err := c.files().Replace(ctx, connect.NewRequest(&guestv1.ReplaceRequest{
 		User: req.User, Files: selectionOf(req.Files), Pattern: req.Pattern, Replacement: req.Replacement, Regex: req.Regex,
 		IgnoreCase: req.IgnoreCase, ExpectedCount: req.Expected, DryRun: req.DryRun,
 	}))

@@ -13,10 +13,12 @@ import (
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
+	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
 const (
@@ -26,18 +28,9 @@ const (
 	maxErrorBody = 8 << 10
 	// maxPath bounds a path from a Guest, in bytes.
 	maxPath = 8 << 10
-	// Headers of a listing, as in package envd.
-	limitHeader     = "Cloud-Sandbox-Limit"
-	truncatedHeader = "Cloud-Sandbox-Truncated"
+	// maxEntry bounds a message about one file, in bytes.
+	maxEntry = 64 << 10
 )
-
-func withAuth[T any](c *Client, msg *T) *connect.Request[T] {
-	r := connect.NewRequest(msg)
-	if c.token != "" {
-		r.Header().Set("X-Access-Token", c.token)
-	}
-	return r
-}
 
 // ReadFile opens a regular file. See execution.Guest.
 func (c *Client) ReadFile(ctx context.Context, path string, opts execution.ReadOptions) (*execution.FileBody, error) {
@@ -139,20 +132,12 @@ func (b *body) Close() error {
 }
 
 func (c *Client) fileRequest(ctx context.Context, method, path string, content io.Reader) (*http.Request, error) {
-	u := url(sandbox.EnvdPort) + "/files?path=" + neturl.QueryEscape(path)
-	req, err := http.NewRequestWithContext(ctx, method, u, content)
-	if err != nil {
-		return nil, err
-	}
-	if c.token != "" {
-		req.Header.Set("X-Access-Token", c.token)
-	}
-	return req, nil
+	return http.NewRequestWithContext(ctx, method, url(sandbox.GuestPort)+guest.FilesPath+"?path="+neturl.QueryEscape(path), content)
 }
 
 // WriteFile replaces a file's content. See execution.Guest.
 func (c *Client) WriteFile(ctx context.Context, path string, content io.Reader, size int64) (execution.Entry, error) {
-	req, err := c.fileRequest(ctx, http.MethodPost, path, content)
+	req, err := c.fileRequest(ctx, http.MethodPut, path, content)
 	if err != nil {
 		return execution.Entry{}, err
 	}
@@ -169,11 +154,21 @@ func (c *Client) WriteFile(ctx context.Context, path string, content io.Reader, 
 	if resp.StatusCode != http.StatusOK {
 		return execution.Entry{}, httpError(resp)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be reused
-	return c.Stat(ctx, path)
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxEntry))
+	if err != nil {
+		return execution.Entry{}, fail(ctx, err)
+	}
+	if resp.Header.Get("Content-Type") != "application/proto" { // an earlier Guest
+		return c.Stat(ctx, path)
+	}
+	var entry guestv1.FileEntry
+	if err := proto.Unmarshal(raw, &entry); err != nil {
+		return execution.Entry{}, errWrongAnswer
+	}
+	return entryOf(&entry)
 }
 
-// httpError maps an answer of envd to a Code.
+// httpError maps an answer about a file's content to a Code.
 func httpError(resp *http.Response) error {
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	var e struct {
@@ -199,9 +194,7 @@ func httpError(resp *http.Response) error {
 func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.Entry, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	req := withAuth(c, &filesystem.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))})
-	req.Header().Set(limitHeader, strconv.Itoa(maxEntries))
-	r, err := c.files().ListDir(ctx, req)
+	r, err := c.files().ListDir(ctx, connect.NewRequest(&guestv1.ListDirRequest{Path: path, Depth: uint32(max(depth, 1)), Limit: maxEntries}))
 	if err != nil {
 		return nil, false, fail(ctx, err)
 	}
@@ -216,14 +209,14 @@ func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.
 		}
 		entries = append(entries, entry)
 	}
-	return entries, r.Header().Get(truncatedHeader) != "", nil
+	return entries, r.Msg.Truncated || r.Header().Get(truncatedHeader) != "", nil
 }
 
 // Stat describes a path. See execution.Guest.
 func (c *Client) Stat(ctx context.Context, path string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files().Stat(ctx, withAuth(c, &filesystem.StatRequest{Path: path}))
+	r, err := c.files().Stat(ctx, connect.NewRequest(&guestv1.StatRequest{Path: path}))
 	if err != nil {
 		return execution.Entry{}, fail(ctx, err)
 	}
@@ -234,7 +227,7 @@ func (c *Client) Stat(ctx context.Context, path string) (execution.Entry, error)
 func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files().MakeDir(ctx, withAuth(c, &filesystem.MakeDirRequest{Path: path}))
+	r, err := c.files().MakeDir(ctx, connect.NewRequest(&guestv1.MakeDirRequest{Path: path}))
 	if err != nil {
 		return execution.Entry{}, fail(ctx, err)
 	}
@@ -245,7 +238,7 @@ func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, err
 func (c *Client) Move(ctx context.Context, source, destination string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files().Move(ctx, withAuth(c, &filesystem.MoveRequest{Source: source, Destination: destination}))
+	r, err := c.files().Move(ctx, connect.NewRequest(&guestv1.MoveRequest{Source: source, Destination: destination}))
 	if err != nil {
 		return execution.Entry{}, fail(ctx, err)
 	}
@@ -255,12 +248,12 @@ func (c *Client) Move(ctx context.Context, source, destination string) (executio
 // Remove deletes a path and all below it. It has no time limit, because the tree
 // may be large.
 func (c *Client) Remove(ctx context.Context, path string) error {
-	_, err := c.files().Remove(ctx, withAuth(c, &filesystem.RemoveRequest{Path: path}))
+	_, err := c.files().Remove(ctx, connect.NewRequest(&guestv1.RemoveRequest{Path: path}))
 	return fail(ctx, err)
 }
 
 // entryOf checks a Guest's description of a file.
-func entryOf(e *filesystem.EntryInfo) (execution.Entry, error) {
+func entryOf(e *guestv1.FileEntry) (execution.Entry, error) {
 	if e == nil || len(e.Path) > maxPath || len(e.Name) > maxPath || len(e.GetSymlinkTarget()) > maxPath || e.Size < 0 {
 		return execution.Entry{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
 	}
@@ -271,11 +264,11 @@ func entryOf(e *filesystem.EntryInfo) (execution.Entry, error) {
 	switch {
 	case e.SymlinkTarget != nil:
 		out.Type = "symlink" // our API does not follow links
-	case e.Type == filesystem.FileType_FILE_TYPE_FILE:
+	case e.Type == guestv1.FileType_FILE_TYPE_FILE:
 		out.Type = "file"
-	case e.Type == filesystem.FileType_FILE_TYPE_DIRECTORY:
+	case e.Type == guestv1.FileType_FILE_TYPE_DIRECTORY:
 		out.Type = "directory"
-	case e.Type == filesystem.FileType_FILE_TYPE_SYMLINK:
+	case e.Type == guestv1.FileType_FILE_TYPE_SYMLINK:
 		out.Type = "symlink"
 	}
 	if t := e.ModifiedTime; t != nil && t.IsValid() {

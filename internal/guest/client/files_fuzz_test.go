@@ -8,8 +8,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
-
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
@@ -30,7 +28,7 @@ func FuzzFileAnswers(f *testing.F) {
 		&guestv1.WatchResponse{Event: &guestv1.WatchResponse_Position{Position: &guestv1.WatchPosition{Cursor: "a-1", Reset_: true}}},
 		&guestv1.WatchResponse{Event: &guestv1.WatchResponse_Change{Change: &guestv1.FileChange{Type: 1, Path: "/a\xff", Cursor: "a-2"}}},
 		&guestv1.SearchMatch{Path: "/a", Line: 1, Text: []byte("a\xffb"), Spans: []*guestv1.SearchSpan{{Start: 1, End: 3}}},
-		&filesystem.EntryInfo{Name: "a", Path: "/a", Size: 1, Mode: 1 << 31},
+		&guestv1.FileEntry{Name: "a", Path: "/a", Size: 1, Mode: 1 << 31},
 	} {
 		if raw, err := proto.Marshal(m); err == nil {
 			f.Add(raw)
@@ -45,7 +43,7 @@ func FuzzFileAnswers(f *testing.F) {
 		if proto.Unmarshal(raw, &match) == nil {
 			checkMatch(t, &match)
 		}
-		var info filesystem.EntryInfo
+		var info guestv1.FileEntry
 		if proto.Unmarshal(raw, &info) == nil {
 			if e, err := entryOf(&info); err == nil {
 				fine(t, e.Name, e.Path, e.Owner, e.Group, e.SymlinkTarget)

@@ -14,3 +14,11 @@ func TestSuite(t *testing.T) {
 		return guesttest.World{Guest: c, Dir: dir}
 	})
 }
+
+// So it does over a Guest of an earlier version.
+func TestSuiteOfAnEarlierGuest(t *testing.T) {
+	guesttest.Run(t, func(t *testing.T) guesttest.World {
+		c, dir := guest.OpenEarlier(t)
+		return guesttest.World{Guest: c, Dir: dir}
+	})
+}

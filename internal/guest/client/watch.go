@@ -18,7 +18,7 @@ const maxChanges = 10_000
 func (c *Client) Watch(ctx context.Context, req execution.WatchRequest, handle func(execution.WatchEvent) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the watch if we leave early
-	stream, err := c.own().Watch(ctx, connect.NewRequest(&guestv1.WatchRequest{
+	stream, err := c.files().Watch(ctx, connect.NewRequest(&guestv1.WatchRequest{
 		User: req.User, Path: req.Path, Recursive: req.Recursive, Since: req.Since,
 	}))
 	if err != nil {
@@ -43,7 +43,7 @@ func (c *Client) Watch(ctx context.Context, req execution.WatchRequest, handle f
 // Changes returns the changes since a cursor. See execution.Trees.
 func (c *Client) Changes(ctx context.Context, req execution.WatchRequest) (execution.WatchPosition, []execution.FileChange, error) {
 	var position execution.WatchPosition
-	r, err := c.own().Changes(ctx, connect.NewRequest(&guestv1.ChangesRequest{
+	r, err := c.files().Changes(ctx, connect.NewRequest(&guestv1.ChangesRequest{
 		User: req.User, Path: req.Path, Recursive: req.Recursive, Since: req.Since,
 	}))
 	if err != nil {
