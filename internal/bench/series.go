@@ -14,6 +14,9 @@ type Series struct {
 	// Goal is the goal for the median in milliseconds, with the 99th percentile in
 	// brackets. Empty: none.
 	Goal string `json:"goal,omitempty"`
+	// Floor makes the goal a multiple of the median of Rival, which is the fastest that
+	// the operation can be. Zero, or no Rival: Goal stays.
+	Floor float64 `json:"-"`
 	// Note is a remark of one sentence, such as the source of a goal.
 	Note string `json:"note,omitempty"`
 	// Rival is another product's counterpart, measured right after it. Nil: no
@@ -72,6 +75,9 @@ func (s *Series) sum() (err error) {
 			return err
 		}
 		s.Ratio = ratio(s.Rival.Median, s.Median)
+		if s.Floor > 0 && s.Rival.N > 0 {
+			s.Goal = fmt.Sprintf("%.0f", s.Floor*s.Rival.Median)
+		}
 	}
 	s.Met, err = judge(s.Goal, s.Median, s.P99)
 	if s.Met != nil && s.N == 0 {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestPercentile(t *testing.T) {
@@ -38,6 +40,38 @@ func TestMilliseconds(t *testing.T) {
 	} {
 		if got := number(milliseconds(d)); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+// A goal that is a multiple of the rival follows what the rival took.
+func TestFloor(t *testing.T) {
+	series := func(ms ...int) *Series {
+		s := new(Series)
+		for _, v := range ms {
+			s.add(time.Duration(v)*time.Millisecond, nil)
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		name  string
+		ours  *Series
+		rival *Series
+		goal  string
+		met   *bool
+	}{
+		{"as fast", series(1000), series(1000), "1100", new(true)},
+		{"within the margin", series(1100), series(1000), "1100", new(true)},
+		{"slower", series(1101), series(1000), "1100", new(false)},
+		{"no rival", series(1000), nil, "", nil},
+		{"a rival that failed", series(1000), series(), "", nil},
+	} {
+		tt.ours.Floor, tt.ours.Rival = 1.1, tt.rival
+		if err := tt.ours.sum(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.met, tt.ours.Met); tt.ours.Goal != tt.goal || diff != "" {
+			t.Errorf("%s: goal %q, want %q; met: %s", tt.name, tt.ours.Goal, tt.goal, diff)
 		}
 	}
 }

@@ -106,6 +106,7 @@ func (r *rivals) saved() map[string]rival {
 	python(bench.UncachedSession, "x = 42", 3, bench.DropCaches)
 	python(bench.HeapSession(100), bench.MakeHeap(100), 3)
 	python(bench.HeapSession(500), bench.MakeHeap(500), 2)
+	python(bench.ManyFilesSession, bench.MakeManyFiles, 2)
 	files := func(what string, command ...string) {
 		pause, resume := bench.Pause(what), bench.Resume(what)
 		all[pause], all[resume] = r.pair(pause, resume, func(ctx context.Context) (saved, started *bench.Series, err error) {
@@ -120,7 +121,6 @@ func (r *rivals) saved() map[string]rival {
 	for _, when := range []string{bench.RightAfterResume, bench.AtRest, bench.RightAfterWrite} { // no difference for a rival
 		all[bench.Pause(bench.LargeFileSession+when)] = all[bench.Pause(bench.LargeFileSession)]
 	}
-	files(bench.ManyFilesSession, "python3", "-c", bench.MakeManyFiles)
 	return all
 }
 

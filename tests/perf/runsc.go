@@ -197,7 +197,8 @@ func (c *containers) forks(ctx context.Context, n, count int) (*bench.Series, er
 	return s, errors.Join(err, c.end(ctx, id), os.RemoveAll(bundle))
 }
 
-// bundle writes an OCI bundle that runs one command on the root filesystem.
+// bundle writes an OCI bundle that runs one command on the root filesystem, in a tmpfs
+// that it may write to.
 func bundle(o options, command []string) (string, error) {
 	dir, err := os.MkdirTemp(o.work, "bundle-")
 	if err != nil {
@@ -206,8 +207,9 @@ func bundle(o options, command []string) (string, error) {
 	spec := map[string]any{
 		"ociVersion": "1.0.0",
 		"root":       map[string]any{"path": o.rootfs, "readonly": true},
+		"mounts":     []any{map[string]any{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}},
 		"process": map[string]any{
-			"args": command, "cwd": "/", "user": map[string]int{"uid": 1000, "gid": 1000},
+			"args": command, "cwd": "/tmp", "user": map[string]int{"uid": 1000, "gid": 1000},
 			"env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		},
 	}
