@@ -10,7 +10,8 @@ make bin/cloud-sandbox
 mkdir -p .tools
 # runsc itself, of the same version, for the comparison only.
 CGO_ENABLED=0 go build -modfile=tools/go.mod -trimpath -ldflags '-s -w' -o .tools/runsc gvisor.dev/gvisor/runsc
-go build -o .tools/perf ./tests/perf
+# The same command as bin/cloud-sandbox bench, with the parts that need this repository.
+go build -tags rivals -o .tools/cloud-sandbox ./cmd/cloud-sandbox
 go build -C tools/plots -o "$PWD/.tools/plots" .
 CLOUD_SANDBOX_URL='' bin/cloud-sandbox template build base --data "$DATA"
 
@@ -32,9 +33,13 @@ for setting in kernel.pid_max kernel.threads-max; do
     sysctl -qw $setting=$tasks
   fi
 done
+inputs=()
+if [[ $mode == full ]]; then
+  inputs=(--versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)" --typescript "$(scripts/typescript-env.sh)")
+fi
 status=0
-.tools/perf --binary bin/cloud-sandbox --data "$DATA" --runsc .tools/runsc --rootfs "$work/rootfs" --work "$work" --out "$out" \
-  $([[ $mode == full ]] && echo --full --versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)" --typescript "$(scripts/typescript-env.sh)") || status=$?
+.tools/cloud-sandbox bench "--$mode" --binary bin/cloud-sandbox --data "$DATA" --runsc .tools/runsc --rootfs "$work/rootfs" --work "$work" --out "$out" \
+  "${inputs[@]}" || status=$?
 if ((status == 130)) || [[ ! -s $out/report.json ]]; then
   echo "bench: stopped; what was measured until then is in $out/" >&2
   exit "$status"
@@ -44,7 +49,7 @@ if [[ $mode == full ]]; then
   mkdir -p docs/benchmarks
   rm -f docs/benchmarks/*.svg
   cp "$out"/*.svg "$out/report.md" "$out/report.json" docs/benchmarks/
-  .tools/perf --readme README.md --out docs/benchmarks
+  go run ./tests/perf/publish README.md docs/benchmarks
   echo "tables and charts are in docs/benchmarks/, and README has the main rows"
 else
   echo "tables and charts are in $out/"

@@ -15,6 +15,7 @@ go mod tidy -diff
 unformatted=$(git ls-files '*.go' | grep -v '^api/gen/' | xargs go tool -modfile=tools/go.mod gofumpt -l)
 [[ -z $unformatted ]] || { echo "not formatted, run make fmt: $unformatted" >&2; exit 1; }
 go vet ./...
+go vet -tags rivals ./cmd/cloud-sandbox
 go tool -modfile=tools/go.mod staticcheck ./...
 
 step "known vulnerabilities"

@@ -44,7 +44,7 @@ func root() *cobra.Command {
 	)
 	cmd.SetFlagErrorFunc(cli.FlagError)
 	cmd.AddCommand(cli.Commands(os.Getenv)...)
-	for _, c := range []*cobra.Command{keyCommand(), templateCommand(), tenantCommand()} { // of a server too
+	for _, c := range []*cobra.Command{keyCommand(), templateCommand(), tenantCommand(), benchCommand()} { // these differ by build
 		c.GroupID = cli.GroupID
 		cmd.AddCommand(c)
 	}

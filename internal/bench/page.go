@@ -24,6 +24,9 @@ func (r *Report) Heading() string {
 	return fmt.Sprintf("%s, %s.", r.Machine, r.At.Format(time.DateOnly))
 }
 
+// Took returns the time since r began, in seconds.
+func (r *Report) Took() time.Duration { return time.Since(r.At).Round(time.Second) }
+
 // legend explains the columns of a page.
 const legend = "Times are in milliseconds; goals are medians, with the 99th percentile in brackets. " +
 	"Each rival was measured right after its row, on the same machine with the same root filesystem. " +
@@ -37,9 +40,12 @@ func (r *Report) Page() ([]byte, error) {
 	return page.Bytes(), err
 }
 
-// Write writes r to a folder as report.json and report.md, and with all samples as
-// samples.json. Each file is replaced as a whole.
+// Write writes r to a folder, which it makes, as report.json and report.md, and with
+// all samples as samples.json. Each file is replaced as a whole.
 func (r *Report) Write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	published := r.Published()
 	whole, err := json.MarshalIndent(published, "", " ")
 	if err != nil {

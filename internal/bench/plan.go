@@ -60,29 +60,32 @@ const (
 	Overhead      = "API overhead (no guest call): read a session"
 )
 
-// Run measures the parts of p, in the order of the table in the design.
-func (m *Meter) Run(ctx context.Context, p Plan) error {
-	steps := []func() error{}
-	add := func(when bool, step func() error) {
+// Parts returns the parts of p, in the order of the table in the design.
+func (m *Meter) Parts(p Plan) []Part {
+	var all []Part
+	add := func(when bool, name string, measure func(context.Context) error) {
 		if when {
-			steps = append(steps, step)
+			all = append(all, Part{name, measure})
 		}
 	}
-	add(p.Rounds > 0, func() error { return m.creates(ctx, p) })
-	add(p.Calls > 0, func() error { return m.calls(ctx, p) })
+	add(p.Rounds > 0, "creates", func(ctx context.Context) error { return m.creates(ctx, p) })
+	add(p.Calls > 0, "calls", func(ctx context.Context) error { return m.calls(ctx, p) })
 	for _, n := range p.Bursts {
-		add(true, func() error { return m.burst(ctx, n) })
+		add(true, fmt.Sprintf("burst of %d", n), func(ctx context.Context) error { return m.burst(ctx, n) })
 	}
-	add(p.Size > 0, func() error { return m.Transfer(ctx, p.Size, 3) })
-	add(p.Saves > 0, func() error { return m.Saved(ctx, p.Saves, p.Uncached) })
-	add(p.Storm > 0, func() error { return m.storm(ctx, p.Storm) })
-	add(p.Volumes > 0, func() error { return m.Volume(ctx, p.Volumes) })
-	add(p.Live > 0, func() error { return m.Live(ctx, p.Live, p.Local) })
+	add(p.Size > 0, "transfers", func(ctx context.Context) error { return m.Transfer(ctx, p.Size, 3) })
+	add(p.Saves > 0, "pauses, resumes and forks", func(ctx context.Context) error { return m.Saved(ctx, p.Saves, p.Uncached) })
+	add(p.Storm > 0, fmt.Sprintf("%d resumes at once", p.Storm), func(ctx context.Context) error { return m.storm(ctx, p.Storm) })
+	add(p.Volumes > 0, "volumes", func(ctx context.Context) error { return m.Volume(ctx, p.Volumes) })
+	add(p.Live > 0, fmt.Sprintf("%d live sandboxes", p.Live), func(ctx context.Context) error { return m.Live(ctx, p.Live, p.Local) })
+	return all
+}
+
+// Run measures all parts of p as one. A part that fails loses no other.
+func (m *Meter) Run(ctx context.Context, p Plan) error {
 	var failed error
-	for _, step := range steps {
-		if err := step(); err != nil { // the other steps' results are kept
-			failed = errors.Join(failed, err)
-		}
+	for _, part := range m.Parts(p) {
+		failed = errors.Join(failed, part.Measure(ctx))
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

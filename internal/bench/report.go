@@ -14,11 +14,11 @@ import (
 // Report collects results in the order of their measurement. Its methods are safe for
 // concurrent use.
 type Report struct {
-	Machine string    `json:"machine"` // where the bench ran
-	At      time.Time `json:"at"`
-	Parts   []Part    `json:"parts,omitempty"`
-	Series  []*Series `json:"series"`
-	Facts   []Fact    `json:"facts"`
+	Machine string     `json:"machine"` // where the bench ran
+	At      time.Time  `json:"at"`
+	Parts   []Measured `json:"parts,omitempty"`
+	Series  []*Series  `json:"series"`
+	Facts   []Fact     `json:"facts"`
 
 	mu sync.Mutex
 	// progress receives each result at once; may be nil.
@@ -26,8 +26,8 @@ type Report struct {
 	watch    *Watch // nil: the machine is not watched
 }
 
-// Part is a finished part of a bench.
-type Part struct {
+// Measured is a Part that has ended.
+type Measured struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error,omitempty"` // of the part's failure
@@ -133,7 +133,7 @@ func failed(s *Series) string {
 
 // Step announces the next measurement, and the time since the Report began.
 func (r *Report) Step(format string, args ...any) {
-	r.say("%s (after %s)\n", fmt.Sprintf(format, args...), time.Since(r.At).Round(time.Second))
+	r.say("%s (after %s)\n", fmt.Sprintf(format, args...), r.Took())
 	r.Begin()
 }
 
@@ -142,7 +142,7 @@ func (r *Report) Measure(name string, measure func() error) error {
 	began := time.Now()
 	r.Step("%s", name)
 	err := measure()
-	part := Part{Name: name, Seconds: tenths(time.Since(began).Seconds())}
+	part := Measured{Name: name, Seconds: tenths(time.Since(began).Seconds())}
 	if err != nil {
 		part.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
 		err = fmt.Errorf("%s: %w", name, err)

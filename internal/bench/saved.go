@@ -29,7 +29,7 @@ const (
 const (
 	floorManyFiles = 1.1
 	noteManyFiles  = "beside bare runsc the goal is 1.1 times the median of its checkpoint in the same run, which is the floor: " +
-		"gVisor writes each file as an object of its kernel, some 4 KB each."
+		"gVisor writes a page of memory and an object of its kernel for each file."
 )
 
 // roundsOfAll is the number of rounds from which large sessions are measured too.

@@ -100,17 +100,20 @@ func milliseconds(d time.Duration) float64 {
 	}
 }
 
-// ratio of two measurements, to two digits below 10 and to none above; zero when
-// one of them is missing.
+// ratio of two measurements, to three digits after the point below 0.1, to two below
+// 10 and to none above; zero when one of them is missing.
 func ratio(over, under float64) float64 {
 	if over <= 0 || under <= 0 {
 		return 0
 	}
-	r := over / under
-	if r < 10 {
+	switch r := over / under; {
+	case r < 0.1:
+		return math.Round(r*1000) / 1000
+	case r < 10:
 		return math.Round(r*100) / 100
+	default:
+		return math.Round(r)
 	}
-	return math.Round(r)
 }
 
 // Fact is a measurement other than a duration: a rate or a size.

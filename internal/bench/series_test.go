@@ -131,3 +131,13 @@ func TestMarkdown(t *testing.T) {
 		t.Errorf("%d failures; progress:\n%s", r.Failures(), progress.String())
 	}
 }
+
+func TestRatioDigits(t *testing.T) {
+	for _, tt := range []struct{ over, under, want float64 }{
+		{300, 2, 150}, {10.4, 1, 10}, {9.876, 1, 9.88}, {0.5, 2, 0.25}, {0.003, 1, 0.003}, {0, 1, 0}, {1, 0, 0},
+	} {
+		if got := ratio(tt.over, tt.under); got != tt.want {
+			t.Errorf("%v over %v is %v, want %v", tt.over, tt.under, got, tt.want)
+		}
+	}
+}

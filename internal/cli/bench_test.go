@@ -3,6 +3,8 @@ package cli
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
@@ -37,5 +39,23 @@ func TestOnThisMachine(t *testing.T) {
 		if got := onThisMachine(server); got != want {
 			t.Errorf("%s: %v", server, got)
 		}
+	}
+}
+
+// Only flags that were given replace the numbers of a base.
+func TestPlanOver(t *testing.T) {
+	base := bench.Plan{Rounds: 1, Calls: 2, Bursts: []int{3}, Live: 4, Size: 5, Saves: 6, Storm: 7, Volumes: 8}
+	given := bench.Plan{Rounds: 11, Calls: 12, Bursts: []int{13}, Live: 14, Size: 15, Saves: 16, Storm: 17, Volumes: 18}
+	all := func(string) bool { return true }
+	if diff := cmp.Diff(given, over(base, given, all)); diff != "" {
+		t.Errorf("all: %s", diff)
+	}
+	if diff := cmp.Diff(base, over(base, given, func(string) bool { return false })); diff != "" {
+		t.Errorf("none: %s", diff)
+	}
+	want := base
+	want.Live = 14
+	if diff := cmp.Diff(want, over(base, given, func(flag string) bool { return flag == "live" })); diff != "" {
+		t.Errorf("one: %s", diff)
 	}
 }

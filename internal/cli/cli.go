@@ -35,7 +35,7 @@ func Commands(getenv func(string) string) []*cobra.Command {
 	a := &app{getenv: getenv}
 	commands := []*cobra.Command{
 		a.createCommand(), a.runCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.listCommand(),
-		a.removeCommand(), a.portsCommand(), a.networkCommand(), a.linkCommand(), a.processesCommand(), a.logsCommand(), a.killCommand(), a.benchCommand(),
+		a.removeCommand(), a.portsCommand(), a.networkCommand(), a.linkCommand(), a.processesCommand(), a.logsCommand(), a.killCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.snapshotCommand(), a.rollbackCommand(), a.historyCommand(), a.usageCommand(), a.secretCommand(), a.volumeCommand(), a.userCommand(), a.loginCommand(), a.logoutCommand(), a.e2bCommand(), a.mcpCommand(),
 	}
 	for _, c := range commands {

@@ -659,6 +659,20 @@ func TestBenchFromTheCommandLine(t *testing.T) {
 			t.Errorf("%s is %v", f.What, f.Value)
 		}
 	}
+	kept := t.TempDir()
+	r = sh.try(t, "", "bench", "--rounds", "2", "--calls", "2", "--burst", "2", "--size-mb", "0", "--parts", "^calls$", "--out", filepath.Join(kept, "new"))
+	page, err := os.ReadFile(filepath.Join(kept, "new", "report.md"))
+	if r.code != 0 || err != nil || !strings.Contains(r.out, "| calls |") || !strings.HasSuffix(string(page), r.out) {
+		t.Errorf("one part: exit code %d, %v, printed\n%s\nbut kept\n%s", r.code, err, r.out, page)
+	}
+	if r := sh.try(t, "", "bench", "--parts", "nonsense"); r.code != 1 || !strings.Contains(r.err, "creates, calls, burst of 10, transfers") {
+		t.Errorf("no part: %d, %s", r.code, r.err)
+	}
+	for _, flag := range []string{"--full", "--quick"} { // of a program that is not released
+		if r := sh.try(t, "", "bench", flag); r.code != 2 {
+			t.Errorf("%s: %d, %s", flag, r.code, r.err)
+		}
+	}
 	if r := sh.try(t, "", "bench", "--live", "-1"); r.code != 2 || !strings.Contains(r.err, "--live must be from 0") {
 		t.Errorf("a negative number: %d, %s", r.code, r.err)
 	}

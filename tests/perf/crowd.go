@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func measureCrowd(ctx context.Context, o options, n rounds, report *bench.Report
 		return err
 	}
 	defer server.stop()
-	tenants := crowd()
+	tenants := crowd(server.url)
 	defer func() {
 		for _, c := range tenants {
 			c.Close()
@@ -43,11 +43,11 @@ func measureCrowd(ctx context.Context, o options, n rounds, report *bench.Report
 	return err
 }
 
-// crowd returns a client for each of the tenants of a crowd.
-func crowd() []*client.Client {
+// crowd returns a client of a server for each of the tenants of a crowd.
+func crowd(url string) []*client.Client {
 	all := make([]*client.Client, crowdTenants)
 	for i := range all {
-		all[i] = client.New(config.Client{URL: "http://" + address, UserID: fmt.Sprintf("crowd-%d", i)})
+		all[i] = client.New(config.Client{URL: url, UserID: fmt.Sprintf("crowd-%d", i)})
 		all[i].Patience = crowdPatience
 	}
 	return all

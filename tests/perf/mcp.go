@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -36,8 +36,8 @@ func measureMCP(ctx context.Context, o options, n rounds, report *bench.Report, 
 		return err
 	}
 	meter := rivals.meter(server, report, 0)
-	over := stdioTo(o.binary, key.Secret)
-	err = meter.Rounds(ctx, "MCP: `cloud-sandbox mcp`, from its start to the list of its tools", goalMCPStart, n.warm, func(ctx context.Context) (time.Duration, error) {
+	over := stdioTo(o, key.Secret)
+	err = meter.Rounds(ctx, "MCP: `cloud-sandbox mcp`, from its start to the list of its tools", goalMCPStart, n.Rounds, func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
 		session, err := connectMCP(ctx, over())
 		if err != nil {
@@ -52,18 +52,18 @@ func measureMCP(ctx context.Context, o options, n rounds, report *bench.Report, 
 		over mcp.Transport
 	}{
 		{"stdio", over()},
-		{"HTTP", &mcp.StreamableClientTransport{Endpoint: "http://" + address + "/mcp?session=bench-mcp", HTTPClient: &http.Client{Transport: withKey{key.Secret}}}},
+		{"HTTP", &mcp.StreamableClientTransport{Endpoint: server.url + "/mcp?session=bench-mcp", HTTPClient: &http.Client{Transport: withKey{key.Secret}}}},
 	} {
-		err = errors.Join(err, measureTool(ctx, key.Secret, way.over, meter, "MCP over "+way.name+": `read_file`, beyond the REST call beneath it", n.calls))
+		err = errors.Join(err, measureTool(ctx, server.url, key.Secret, way.over, meter, "MCP over "+way.name+": `read_file`, beyond the REST call beneath it", n.Calls))
 	}
 	return err
 }
 
 // stdioTo returns a function that starts `cloud-sandbox mcp`.
-func stdioTo(binary, key string) func() mcp.Transport {
+func stdioTo(o options, key string) func() mcp.Transport {
 	return func() mcp.Transport {
-		cmd := exec.Command(binary, "mcp", "--session", "bench-mcp")
-		cmd.Env = append(os.Environ(), "CLOUD_SANDBOX_URL=http://"+address, "CLOUD_SANDBOX_API_KEY="+key)
+		cmd := exec.Command(o.binary, "mcp", "--session", "bench-mcp")
+		cmd.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+o.url(), "CLOUD_SANDBOX_API_KEY="+key)
 		return &mcp.CommandTransport{Command: cmd}
 	}
 }
@@ -82,7 +82,7 @@ func (w withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // measureTool measures pairs of a tool call and the same call over REST.
-func measureTool(ctx context.Context, key string, over mcp.Transport, meter *bench.Meter, operation string, times int) (err error) {
+func measureTool(ctx context.Context, url, key string, over mcp.Transport, meter *bench.Meter, operation string, times int) (err error) {
 	session, err := connectMCP(ctx, over)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func measureTool(ctx context.Context, key string, over mcp.Transport, meter *ben
 	if err := tool("write_file", map[string]any{"path": "f", "content": "x\n"}); err != nil {
 		return err
 	}
-	rest := client.New(config.Client{URL: "http://" + address, Key: key})
+	rest := client.New(config.Client{URL: url, Key: key})
 	defer rest.Close()
 	return meter.Rounds(ctx, operation, goalMCPCall, times, func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()

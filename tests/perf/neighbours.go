@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -16,7 +16,7 @@ func measureNeighbours(ctx context.Context, o options, n rounds, report *bench.R
 		return err
 	}
 	defer server.stop()
-	attacker := client.New(config.Client{URL: "http://" + address, UserID: "attacker"})
+	attacker := client.New(config.Client{URL: server.url, UserID: "attacker"})
 	defer attacker.Close()
 	return rivals.meter(server, report, pool).Neighbours(ctx, attacker, n.neighbours)
 }

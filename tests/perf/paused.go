@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func measurePaused(ctx context.Context, o options, n rounds, report *bench.Repor
 	}
 	defer func() { server.stop() }()
 	meter := rivals.meter(server, report, 0)
-	ids, err := meter.Paused(ctx, n.storm)
+	ids, err := meter.Paused(ctx, n.Storm)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func measurePaused(ctx context.Context, o options, n rounds, report *bench.Repor
 		return err
 	}
 	meter.Client = server.client
-	if err := meter.Listed(ctx, n.paused, n.calls); err != nil {
+	if err := meter.Listed(ctx, n.paused, n.Calls); err != nil {
 		return err
 	}
 	many, err := server.memory()
@@ -53,7 +53,7 @@ func measurePaused(ctx context.Context, o options, n rounds, report *bench.Repor
 		return err
 	}
 	report.AddFact(bench.Fact{
-		What: fmt.Sprintf("memory that the server has more with %d paused sandboxes than with %d", n.paused, n.storm),
+		What: fmt.Sprintf("memory that the server has more with %d paused sandboxes than with %d", n.paused, n.Storm),
 		Who:  bench.Ours, Value: float64((many - few) >> 20), Unit: "MiB",
 	})
 	return meter.Storm(ctx, ids)

@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// These lines enclose the table of README, which only publish writes.
+// These lines enclose the table of README, which only Publish writes.
 const (
 	tableBegins = "<!-- bench: written by `make bench` from docs/benchmarks/report.json -->"
 	tableEnds   = "<!-- bench ends -->"
@@ -54,9 +54,9 @@ func split(readme string) (before, table, after string, err error) {
 	return before, table, after, nil
 }
 
-// publish writes the table of a README, and report.md, from the report.json in a
+// Publish writes the table of a README, and report.md, from the report.json in a
 // folder.
-func publish(readme, dir string) error {
+func Publish(readme, dir string) error {
 	report, err := bench.ReadReport(dir)
 	if err != nil {
 		return err

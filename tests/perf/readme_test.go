@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"os"
@@ -27,7 +27,7 @@ func TestReadmeIsOfTheReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(readmeTable(report), table); diff != "" {
-		t.Errorf("README's table is not of report.json (run .tools/perf --readme README.md --out docs/benchmarks):\n%s", diff)
+		t.Errorf("README's table is not of report.json (run go run ./tests/perf/publish README.md docs/benchmarks):\n%s", diff)
 	}
 	want, err := report.Page()
 	if err != nil {
@@ -59,7 +59,7 @@ func TestPublish(t *testing.T) {
 	write("README.md", "before\n\n"+tableBegins+"\n\nold\n\n"+tableEnds+"\n\nafter\n")
 	var last string
 	for range 2 {
-		if err := publish(readme, dir); err != nil {
+		if err := Publish(readme, dir); err != nil {
 			t.Fatal(err)
 		}
 		now, err := os.ReadFile(readme)
@@ -76,7 +76,7 @@ func TestPublish(t *testing.T) {
 		last = string(now)
 	}
 	write("README.md", "no table here")
-	if err := publish(readme, dir); err == nil {
+	if err := Publish(readme, dir); err == nil {
 		t.Error("a README without a table is taken")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -14,6 +14,7 @@ type rivals struct {
 	o      options
 	n      rounds
 	docker *docker
+	failed error // to start Docker, which is tried once
 	runsc  *containers
 	// known caches results, such as a burst that several operations are compared with, or
 	// a restore that was measured with its checkpoint.
@@ -35,12 +36,11 @@ func (r *rivals) stop() {
 // withDocker returns a rival that measures with Docker.
 func (r *rivals) withDocker(measure func(context.Context, *docker) (*bench.Series, error)) rival {
 	return func(ctx context.Context) (*bench.Series, error) {
-		if r.docker == nil {
-			d, err := startDocker(ctx, r.o)
-			if err != nil {
-				return nil, err
-			}
-			r.docker = d
+		if r.docker == nil && r.failed == nil {
+			r.docker, r.failed = startDocker(ctx, r.o)
+		}
+		if r.failed != nil {
+			return nil, r.failed
 		}
 		return measure(ctx, r.docker)
 	}
@@ -65,25 +65,25 @@ func (r *rivals) table() map[string]rival {
 		bench.RunJavaScript: exec("node", "-e", "1+1"),
 		bench.RunBash:       exec("bash", "-c", "true"),
 		bench.Spawn:         exec("true"),
-		bench.Echo:          r.withDocker(func(ctx context.Context, d *docker) (*bench.Series, error) { return d.echo(ctx, r.n.calls) }),
-		bench.Overhead:      r.withDocker(func(ctx context.Context, d *docker) (*bench.Series, error) { return d.inspect(ctx, r.n.calls) }),
+		bench.Echo:          r.withDocker(func(ctx context.Context, d *docker) (*bench.Series, error) { return d.echo(ctx, r.n.Calls) }),
+		bench.Overhead:      r.withDocker(func(ctx context.Context, d *docker) (*bench.Series, error) { return d.inspect(ctx, r.n.Calls) }),
 		bench.ColdCreate:    func(ctx context.Context) (*bench.Series, error) { return r.runsc.starts(ctx, r.n.rival) },
 		bench.NodeCold: func(ctx context.Context) (*bench.Series, error) {
 			return r.runsc.runs(ctx, r.n.rival, "/usr/bin/env", "node", "-v")
 		},
 		bench.Fork(10): func(ctx context.Context) (*bench.Series, error) { return r.runsc.forks(ctx, 2, 10) },
 	}
-	for _, size := range r.n.bursts {
+	for _, size := range r.n.Bursts {
 		of := r.withDocker(func(ctx context.Context, d *docker) (*bench.Series, error) { return d.burst(ctx, size), nil })
 		all[bench.BurstOf(size, size)], all[bench.BurstOf(size, 5)] = r.once(fmt.Sprintf("burst of %d", size), of), r.once(fmt.Sprintf("burst of %d", size), of)
 	}
 	for operation, measure := range r.saved() {
 		all[operation] = measure
 	}
-	if r.n.size > 0 {
-		up, down := bench.Upload(r.n.size), bench.Download(r.n.size)
+	if r.n.Size > 0 {
+		up, down := bench.Upload(r.n.Size), bench.Download(r.n.Size)
 		both := func(ctx context.Context) (*bench.Series, *bench.Series, error) {
-			return loopback(ctx, filepath.Join(r.o.work, "loopback"), r.n.size)
+			return loopback(ctx, filepath.Join(r.o.work, "loopback"), r.n.Size)
 		}
 		all[up], all[down] = r.pair(up, down, both)
 	}
@@ -157,7 +157,7 @@ func (r *rivals) pair(one, two string, measure func(context.Context) (*bench.Ser
 func (r *rivals) inVolume(ctx context.Context, d *docker, operation string) (_ *bench.Series, err error) {
 	if r.files == nil {
 		folder := filepath.Join(d.dir, "volume")
-		r.files, err = d.python(ctx, bench.VolumeProgram("/volume", r.n.volumes), append([]string{"-v", folder + ":/volume"}, limits...)...)
+		r.files, err = d.python(ctx, bench.VolumeProgram("/volume", r.n.Volumes), append([]string{"-v", folder + ":/volume"}, limits...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (r *rivals) beside(ctx context.Context, operation string) (*bench.Series, e
 
 // besideFact implements bench.Meter's BesideFact.
 func (r *rivals) besideFact(ctx context.Context, what string) (*bench.Fact, error) {
-	if what == bench.LiveMemory(r.n.live) {
+	if what == bench.LiveMemory(r.n.Live) {
 		return r.runsc.memory(ctx, 10)
 	}
 	return nil, nil

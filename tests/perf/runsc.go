@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"bytes"
@@ -132,7 +132,7 @@ func (c *containers) python(ctx context.Context, program string) (dir, id string
 	if err := runscTo(ctx, c.o, output, "run", "--detach", "--bundle", dir, id); err != nil {
 		return "", "", err
 	}
-	for range 1200 {
+	for range 3600 {
 		if out, err := os.ReadFile(output); err == nil && bytes.Contains(out, []byte(ready)) {
 			return dir, id, nil
 		}

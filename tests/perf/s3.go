@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func measureS3(ctx context.Context, o options, n rounds, report *bench.Report, r
 		return err
 	}
 	meter := rivals.meter(server, report, 0)
-	return meter.SavedElsewhere(ctx, "S3 on this machine", max(n.saves/2, 1), func() error { return server.savedNoMore(ctx, before) })
+	return meter.SavedElsewhere(ctx, "S3 on this machine", max(n.Saves/2, 1), func() error { return server.savedNoMore(ctx, before) })
 }
 
 // saved returns the saved states on the server's disk.

@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"bufio"
@@ -54,7 +54,7 @@ func startSDK(ctx context.Context, o options, name, key string) (_ *sdk, err err
 		return nil, err
 	}
 	s := &sdk{cmd: exec.CommandContext(ctx, filepath.Join(dir, "node"), program)}
-	url := "http://" + address
+	url := o.url()
 	s.cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key,
 		"CLOUD_SANDBOX_URL="+url, "CLOUD_SANDBOX_API_KEY="+key)
 	s.cmd.Stderr = os.Stderr
@@ -157,7 +157,7 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 		return func() error { _, err := s.do(operation); return err }
 	}
 	report.Begin()
-	err = bench.RepeatBoth(ctx, paused, connected, n.saves, func(context.Context, int) (pause, connect func() error) {
+	err = bench.RepeatBoth(ctx, paused, connected, n.Saves, func(context.Context, int) (pause, connect func() error) {
 		return does("pause"), does("connect")
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package perf
 
 import (
 	"context"
@@ -18,12 +18,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// address is the address of the measured servers: --addr.
-var address = "127.0.0.1:18080"
-
 // server is a running cloud-sandbox and a client of it.
 type server struct {
 	cmd    *exec.Cmd
+	url    string
 	data   string
 	bin    string
 	client *client.Client
@@ -33,8 +31,8 @@ type server struct {
 // environment, on a data folder of its own, and waits until it is ready.
 func startServer(ctx context.Context, o options, poolMin, poolMax int, env ...string) (*server, error) {
 	s := &server{
-		data: filepath.Join(o.work, "data"), bin: o.binary,
-		client: client.New(config.Client{URL: "http://" + address, UserID: "bench"}),
+		url: o.url(), data: filepath.Join(o.work, "data"), bin: o.binary,
+		client: client.New(config.Client{URL: o.url(), UserID: "bench"}),
 	}
 	if err := os.MkdirAll(s.data, 0o755); err != nil {
 		return nil, err
@@ -47,7 +45,7 @@ func startServer(ctx context.Context, o options, poolMin, poolMax int, env ...st
 		return nil, err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(o.binary, "serve", "--dev", "--addr", address, "--data", s.data, "--log-level", "warn")
+	s.cmd = exec.Command(o.binary, "serve", "--dev", "--addr", o.addr, "--data", s.data, "--log-level", "warn")
 	s.cmd.Env = append(os.Environ(), "POOL_MIN_SIZE="+strconv.Itoa(poolMin), "POOL_MAX_SIZE="+strconv.Itoa(poolMax), "RATE_LIMITS=off")
 	s.cmd.Env = append(s.cmd.Env, env...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
@@ -83,7 +81,7 @@ func (s *server) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		resp, err := http.Get("http://" + address + "/ready")
+		resp, err := http.Get(s.url + "/ready")
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
@@ -108,34 +106,17 @@ func (s *server) stop() {
 	}
 }
 
-// settings returns the parts that measure a server with a given Pool size.
-func settings(n rounds) []part {
-	all := []part{
-		setting("warm pool", 5, 50, bench.Plan{Rounds: n.warm, Calls: n.calls, Size: n.size}),
-		setting("no pool", 0, 0, bench.Plan{Rounds: n.cold, Live: n.live, Local: true}),
-	}
-	if n.saves > 0 {
-		all = append(all, setting("pause, resume and fork", 0, 0, bench.Plan{Saves: n.saves, Uncached: true}))
-		all = append(all, part{"snapshots that are packed", measureChain})
-	}
-	for _, size := range n.bursts {
-		all = append(all, setting(fmt.Sprintf("burst of %d, pool of as many", size), size, size, bench.Plan{Bursts: []int{size}}))
-	}
-	if len(n.bursts) > 0 {
-		all = append(all, setting("bursts, pool of 5", 5, 50, bench.Plan{Bursts: n.bursts}))
-	}
-	return all
-}
-
-func setting(name string, poolMin, poolMax int, plan bench.Plan) part {
-	return part{name, func(ctx context.Context, o options, _ rounds, report *bench.Report, rivals *rivals) error {
+// setting returns a part that measures a plan on a server with Pools of the given
+// sizes.
+func setting(poolMin, poolMax int, plan bench.Plan) func(context.Context, options, rounds, *bench.Report, *rivals) error {
+	return func(ctx context.Context, o options, _ rounds, report *bench.Report, rivals *rivals) error {
 		server, err := startServer(ctx, o, poolMin, poolMax)
 		if err != nil {
 			return err
 		}
 		defer server.stop()
 		return rivals.meter(server, report, poolMin).Run(ctx, plan)
-	}}
+	}
 }
 
 // measureChain measures the disk space of Snapshots of one session.
