@@ -14,12 +14,12 @@ import (
 func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "List a tenant's audit log; export and verify that of all, on the server",
-		Long: `List a tenant's audit log; export and verify that of all tenants, on the server.
+		Short: "List a tenant's audit log; export and verify the whole log, on the server",
+		Long: `List a tenant's audit log; export and verify the whole log, on the server.
 
-"ls" asks a server, here or elsewhere, for the entries of one's own tenant. The
-others work on the data folder, as root, while the server runs or not; where
-CLOUD_SANDBOX_URL names a server they want --data.`,
+"ls" asks a server for the entries of your own tenant. The other commands work on
+the data folder of this machine, as root, whether a server runs or not. They need
+--data when CLOUD_SANDBOX_URL names a server.`,
 	}
 	cmd.AddCommand(cli.AuditList(os.Getenv), auditExportCommand(), auditVerifyCommand())
 	return cmd
@@ -40,8 +40,8 @@ func auditExportCommand() *cobra.Command {
 		Short: "Write the audit log as JSON Lines, oldest entry first",
 		Long: `Write the audit log as JSON Lines, oldest entry first.
 
-A whole export can be verified anywhere, for as long as it is kept. One of a
-single tenant cannot: the chain goes through the entries of all.`,
+An export of the whole log can be verified on any machine. An export of a single
+tenant cannot: the hash chain goes through the entries of all tenants.`,
 		Example: `  sudo cloud-sandbox audit export > audit.jsonl
   sudo cloud-sandbox audit export --tenant acme | jq -c 'select(.outcome == "denied")'`,
 		Args: cobra.NoArgs,
@@ -53,7 +53,7 @@ single tenant cannot: the chain goes through the entries of all.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "only entries of this tenant; empty: of nobody who was recognized (default all)")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only entries of this tenant; empty: only requests without a valid credential (default all)")
 	return cmd
 }
 
@@ -61,14 +61,13 @@ func auditVerifyCommand() *cobra.Command {
 	var expect string
 	cmd := &cobra.Command{
 		Use:   "verify [FILE]",
-		Short: "Check that nothing in the audit log was changed, taken out or put in",
-		Long: `Check that nothing in the audit log was changed, taken out or put in.
+		Short: "Check that no entry of the audit log was changed, removed or inserted",
+		Long: `Check that no entry of the audit log was changed, removed or inserted.
 
 It checks the log of the data folder, or a whole export in FILE ("-": standard
 input), and names the first entry that is wrong. It prints the last entry as
-SEQ:HASH. Keep that where who can write on this machine cannot: with
---expect-last it shows later whether the end was cut off or all was written
-anew.`,
+SEQ:HASH. Keep that on another machine: with --expect-last it shows later whether
+the end was cut off or the log was rewritten.`,
 		Example: `  sudo cloud-sandbox audit verify
   cloud-sandbox audit verify audit.jsonl --expect-last 4711:5f1d...`,
 		Args: cli.Args(0, 1, "one FILE or none"),
@@ -90,7 +89,7 @@ anew.`,
 		},
 	}
 	cli.JSONFlag(cmd)
-	cmd.Flags().StringVar(&expect, "expect-last", "", "SEQ:HASH of an entry that must be there, as an earlier verify printed it")
+	cmd.Flags().StringVar(&expect, "expect-last", "", "SEQ:HASH of an entry that must exist, as an earlier verify printed it")
 	return cmd
 }
 

@@ -36,7 +36,7 @@ func builderCommand() *cobra.Command {
 func savedCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    serve.SavedCommand + " image|build NAME",
-		Short:  "Say what is saved and needs an image or a build",
+		Short:  "Report whether a saved state needs an image or a build",
 		Hidden: true,
 		Args:   cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

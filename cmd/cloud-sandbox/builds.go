@@ -29,14 +29,14 @@ func buildsCommand() *cobra.Command {
 		Short: "List the builds of Cloud Sandbox that sandboxes here need, on the server",
 		Long: `List the builds of Cloud Sandbox that sandboxes here need, on the server.
 
-Memory that was saved goes on with the gVisor that saved it. So after an upgrade
-the build from before stays for as long as a snapshot with memory or a paused
-session needs it, and its sentry host runs while one of its sandboxes does.`,
+Saved memory can only be restored by the gVisor that saved it. So after an upgrade
+the earlier build stays as long as a snapshot with memory or a paused session needs
+it. Its sentry host runs as long as one of its sandboxes.`,
 		Example: `  sudo cloud-sandbox builds`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {
-				return errors.New("the programs of earlier builds belong to root: run it as root")
+				return errors.New("only root may read the programs of earlier builds: run this as root")
 			}
 			data, err := onFolder(cmd)
 			if err != nil {

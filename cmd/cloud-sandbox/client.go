@@ -15,7 +15,7 @@ import (
 
 // needsServer is the error of a command that this client-only program lacks.
 func needsServer(cmd *cobra.Command) error {
-	return fmt.Errorf("`%s` works on the data folder of a server, which needs Linux: run it on the server's machine with the whole program; this one, for %s, is the command line alone and uses a server with --url", cmd.CommandPath(), runtime.GOOS)
+	return fmt.Errorf("`%s` works on a server's data folder: run it on the server's Linux machine; this program, for %s, is the client alone and calls a server with --url", cmd.CommandPath(), runtime.GOOS)
 }
 
 // serverCommands returns stubs for onServer whose error says where they work.

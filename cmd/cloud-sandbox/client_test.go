@@ -25,7 +25,7 @@ func TestClientAlone(t *testing.T) {
 		cmd.SetOut(&said)
 		cmd.SetErr(&said)
 		chosen, err := cmd.ExecuteContextC(t.Context())
-		if code := cli.Report(chosen, err); code != 1 || !strings.Contains(said.String(), "which needs Linux: run it on the server's machine") {
+		if code := cli.Report(chosen, err); code != 1 || !strings.Contains(said.String(), "run it on the server's Linux machine") {
 			t.Errorf("%q ends with %d and says %q", line, code, said.String())
 		}
 	}

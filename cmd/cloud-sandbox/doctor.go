@@ -20,14 +20,14 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find the faults of this machine that affect a server",
-		Long: `Find the faults of this machine that affect a server, and say how to mend them:
+		Long: `Find the faults of this machine that affect a server, and say how to fix them:
 kernel, rights, cgroups, namespaces, memory, limits, data folder, disk,
 address, clock, and leftovers of a stopped server.
 
 Each check is "ok", a "warning" or a "problem", which keeps a server or its
 sandboxes from starting. With a problem the exit code is 1. It changes nothing.
-Run it as the server is run: as root, with the same --data and --addr, and in the
-same container or service.`,
+Run it like the server: as root, with the same --data and --addr, and in the same
+container or service.`,
 		Example: `  sudo cloud-sandbox doctor
   sudo cloud-sandbox doctor --json | jq '.checks[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,
@@ -56,12 +56,12 @@ same container or service.`,
 				return err
 			}
 			if problems > 0 {
-				return errors.New("a server cannot run here as it is: mend the problems above")
+				return errors.New("a server cannot run here yet: fix the problems above")
 			}
 			return nil
 		},
 	}
-	cmd.Flags().String("addr", "", "address that the server is to listen on (default localhost:8080)")
+	cmd.Flags().String("addr", "", "address that the server will listen on (default localhost:8080)")
 	cli.JSONFlag(cmd)
 	return cmd
 }

@@ -52,9 +52,9 @@ on the machine; the data folder stays. Stop the server first.`,
 			}
 			ended, err := serve.RecordDown(cmd.Context(), layout)
 			if err != nil {
-				return fmt.Errorf("everything ended, but the records of sandboxes do not say so yet: %w", err)
+				return fmt.Errorf("all sandboxes ended, but their records could not be updated: %w", err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "everything ended in %v, sandboxes among it: %d\n", time.Since(began).Round(time.Millisecond), ended)
+			fmt.Fprintf(cmd.OutOrStdout(), "everything ended in %v; sandboxes ended: %d\n", time.Since(began).Round(time.Millisecond), ended)
 			return nil
 		},
 	}

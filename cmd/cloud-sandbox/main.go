@@ -32,7 +32,7 @@ func main() {
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "cloud-sandbox",
-		Short:         "Run code that nobody should trust, strongly isolated, in milliseconds",
+		Short:         "Run untrusted code, strongly isolated, in milliseconds",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

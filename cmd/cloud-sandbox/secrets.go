@@ -16,7 +16,7 @@ import (
 func secretsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secrets",
-		Short: "Look after the master keys of tenants' secrets, on the server",
+		Short: "Manage the master keys of tenants' secrets, on the server",
 	}
 	cmd.AddCommand(secretsRotateCommand())
 	return cmd
@@ -25,14 +25,14 @@ func secretsCommand() *cobra.Command {
 func secretsRotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate",
-		Short: "Seal every secret anew with the first master key",
-		Long: `Seal every secret of every tenant anew with the first of the master keys, so
-that those after it can be removed.
+		Short: "Encrypt every secret again with the first master key",
+		Long: `Encrypt every secret of every tenant again with the first master key, so that the
+other master keys can be removed.
 
 Set CLOUD_SANDBOX_SECRETS_KEY or CLOUD_SANDBOX_SECRETS_KEY_FILE as for the
-server: a new key first, then the one before. Restart the server with both, run
+server: the new key first, then the old one. Restart the server with both, run
 this, and restart the server with the new key alone. It works on the data folder,
-as root, while the server runs or not, and can be repeated.`,
+as root, whether the server runs or not, and can be repeated.`,
 		Example: `  sudo CLOUD_SANDBOX_SECRETS_KEY=$NEW,$OLD cloud-sandbox secrets rotate`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,5 +62,5 @@ func rotateSecrets(cmd *cobra.Command, s interface {
 	if err := serve.AuditOperator(cmd.Context(), s, did, err); err != nil {
 		return err
 	}
-	return cli.Print(cmd, map[string]int{"sealed": n}, fmt.Sprintf("%d secrets were sealed anew; all are under the first key", n))
+	return cli.Print(cmd, map[string]int{"sealed": n}, fmt.Sprintf("%d secrets were encrypted again; all are under the first key", n))
 }

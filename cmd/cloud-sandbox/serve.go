@@ -21,8 +21,8 @@ func serveCommand() *cobra.Command {
 		Long: `Start the server: gateway, session-manager, scheduler and node in one process.
 
 It needs root to make namespaces and cgroups for sandboxes; the server itself
-runs as a user without rights. Sandboxes outlive it: the next start takes them
-up again, and "cloud-sandbox down" ends them.
+runs as a user without rights. Sandboxes outlive it: the next start adopts
+them, and "cloud-sandbox down" ends them.
 
 Environment: JWT_SECRET (signs tokens; needed without --dev), POOL_MIN_SIZE (5),
 POOL_MAX_SIZE (50), SANDBOX_IMAGE (python:3.11-slim), CLOUD_SANDBOX_EGRESS
@@ -38,7 +38,7 @@ CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV, CLOUD_SANDBOX_LOG_LEVEL.`,
 	}
 	cmd.Flags().String("addr", "", "address to listen on (default localhost:8080)")
 	cmd.Flags().Bool("dev", false, "give a token to anyone who asks; loopback addresses only")
-	cmd.Flags().Bool("tls", false, "in dev mode, answer TLS too, with certificates of an authority of its own; \"cloud-sandbox e2b env\" has clients trust it")
+	cmd.Flags().Bool("tls", false, "in dev mode, serve HTTPS too, with certificates of a local CA; \"cloud-sandbox e2b env\" makes clients trust it")
 	cmd.Flags().String("log-level", "", "debug, info, warn or error (default info)")
 	return cmd
 }

@@ -76,7 +76,7 @@ func viewsOf(listed []template.Listed) []v1.Template {
 // RemoveTemplate implements cli.Templates.
 func (l localTemplates) RemoveTemplate(_ context.Context, name string) (v1.RemovedTemplates, error) {
 	if os.Geteuid() != 0 {
-		return v1.RemovedTemplates{}, errors.New("removing a template from the data folder needs root: run it as root, or with --url for one of your own at a server")
+		return v1.RemovedTemplates{}, errors.New("removing a template from the data folder needs root: run it as root, or remove your own template on a server with --url")
 	}
 	gone, freed, err := l.store.Remove("", name)
 	removed := v1.RemovedTemplates{Removed: make([]string, len(gone)), FreedBytes: freed}
@@ -246,9 +246,10 @@ for "cloud-sandbox template import" on another machine with the same processor.`
 func templateImportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "import FILE",
-		Short: "Take a template from a file of \"template export\", on the server",
-		Long: `Take a template from a file of "cloud-sandbox template export" ("-": standard
-input) into the data folder, as root. What the name meant before stays a version.`,
+		Short: "Import a template from a file that \"template export\" wrote, on the server",
+		Long: `Import a template from a file that "cloud-sandbox template export" wrote ("-":
+standard input) into the data folder, as root. The template that had the name
+before stays as a version.`,
 		Example: "  sudo cloud-sandbox template import base.template",
 		Args:    cli.Args(1, 1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -18,22 +18,22 @@ import (
 func trustCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trust",
-		Short: "Say which servers' snapshots are imported, on the server",
-		Long: `Say which servers' snapshots are imported, on the server.
+		Short: "Choose the servers whose snapshots are imported, on the server",
+		Long: `Choose the servers whose snapshots are imported, on the server.
 
-What a sandbox is restored from decides what it is: a file that somebody made up
-could reach through the first of the walls around it. So a server signs what it
-exports, and imports only what it signed itself or what a server did that it
-trusts. Trust those whose operator you trust; files without memory need it too.
+A forged snapshot could break out of the first layer of isolation. So a server
+signs each snapshot that it exports. It imports a snapshot only if it signed it
+itself or if it trusts the server that did. Trust a server if you trust its
+operator. Snapshots without memory need trust too.
 
-These commands work on the data folder, as root, while the server runs or not.`,
+These commands work on the data folder, as root, whether the server runs or not.`,
 		Example: `  sudo cloud-sandbox trust key            # on the one server: prints KEY
   sudo cloud-sandbox trust add KEY        # on the other`,
 	}
 	cmd.AddCommand(trustKeyCommand(), trustListCommand(),
 		trustChange("add KEY...", "Trust servers", "  sudo cloud-sandbox trust add KEY  # that `trust key` prints on the other server",
 			(*installation.Keys).Trust),
-		trustChange("rm KEY...", "Trust servers no more; what was imported stays", "  sudo cloud-sandbox trust rm KEY",
+		trustChange("rm KEY...", "Stop trusting servers; imported snapshots stay", "  sudo cloud-sandbox trust rm KEY",
 			(*installation.Keys).Distrust))
 	return cmd
 }
@@ -41,7 +41,7 @@ These commands work on the data folder, as root, while the server runs or not.`,
 // withInstallation calls use with the keys of the data folder.
 func withInstallation(cmd *cobra.Command, use func(*installation.Keys) error) error {
 	if os.Geteuid() != 0 {
-		return errors.New("the keys of the installation belong to root: run it as root")
+		return errors.New("only root may read the keys of the installation: run this as root")
 	}
 	data, err := onFolder(cmd)
 	if err != nil {
@@ -57,7 +57,7 @@ func withInstallation(cmd *cobra.Command, use func(*installation.Keys) error) er
 func trustKeyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "key",
-		Short:   "Print the key of this server, by which others trust it",
+		Short:   "Print the key of this server, for `trust add` on another server",
 		Example: `  sudo cloud-sandbox trust key`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -39,13 +39,13 @@ func runHost(args []string, log *slog.Logger) error {
 	fs.StringVar(&cfg.Dir, "dir", "", "folder of the sentry host's records")
 	fs.StringVar(&cfg.Images, "images", "", "folder of Template images")
 	fs.StringVar(&cfg.UpperDir, "upper-dir", "", "folder where upper layers are made")
-	fs.StringVar(&cfg.Saved, "saved", "", "folder of saved states, of all builds; empty: beside that of all builds' records")
+	fs.StringVar(&cfg.Saved, "saved", "", "folder of saved states of all builds; empty: beside the folder of records")
 	fs.StringVar(&cfg.GuestImage, "guest-image", "", "EROFS image of the guest")
 	fs.StringVar(&cfg.SidecarDir, "sidecar-dir", "", "folder that holds gvisor_sentry")
 	fs.StringVar(&cfg.LinkBinary, "link", "", "the link shard's binary")
 	fs.StringVar(&cfg.Build, "build", "", "name of this sentry build")
 	fs.IntVar(&cfg.ServerUID, "server-uid", 0, "user that may connect beside root")
-	fs.IntVar(&cfg.LinkUID, "link-uid", 0, "user that link shards run as: one of their own, which nobody else has")
+	fs.IntVar(&cfg.LinkUID, "link-uid", 0, "user that link shards run as; no other program may run as it")
 	fs.StringVar(&cfg.Parent, "cgroup", "cloud-sandbox", "parent cgroup")
 	if err := fs.Parse(args); err != nil {
 		return err

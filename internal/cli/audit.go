@@ -50,16 +50,16 @@ or for an API key with the scope "audit".`,
 	}
 	f := cmd.Flags()
 	for name, usage := range map[string]string{
-		"since":     "not those before: a time such as 2026-01-02T15:04:05Z, or how long ago, such as 24h",
-		"until":     "only those before: the same",
-		"actor":     "only what this user did, or the key with this ID",
+		"since":     "oldest entry: a time such as 2026-01-02T15:04:05Z, or an age such as 24h",
+		"until":     "only entries before this time or age",
+		"actor":     "only calls of this user, or of the API key with this ID",
 		"operation": "only this operation, such as createSession",
-		"target":    "only what was done to this, or to the sandbox with this ID",
-		"outcome":   "only what came out so: ok, denied or failed",
+		"target":    "only calls on this object, or on the sandbox with this ID",
+		"outcome":   "only this outcome: ok, denied or failed",
 	} {
 		words[name] = f.String(name, "", usage)
 	}
-	f.IntVar(&limit, "limit", 100, "how many at most")
+	f.IntVar(&limit, "limit", 100, "at most this many entries")
 	_ = cmd.RegisterFlagCompletionFunc("outcome", cobra.FixedCompletions([]string{"ok", "denied", "failed"}, cobra.ShellCompDirectiveNoFileComp))
 	clientFlags(cmd)
 	return cmd
@@ -75,7 +75,7 @@ func auditQuery(words map[string]*string, now time.Time) (url.Values, error) {
 		}
 		if ago, err := time.ParseDuration(text); err == nil && (name == "since" || name == "until") {
 			if ago < 0 {
-				return nil, usagef("--%s is how long ago: more than 0", name)
+				return nil, usagef("--%s must be a time, or an age of more than 0", name)
 			}
 			text = now.Add(-ago).UTC().Format(time.RFC3339Nano)
 		}

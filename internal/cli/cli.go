@@ -58,7 +58,7 @@ func clientFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.String(config.FlagURL, "", "address of the server (default "+config.DefaultURL+"; environment CLOUD_SANDBOX_URL)")
 	f.String(config.FlagAPIKey, "", "API key or token; others on this machine can see it here, so better set CLOUD_SANDBOX_API_KEY")
-	f.String(config.FlagUserID, "", "whom to be when a server in dev mode on this machine gives the token (default "+config.DefaultUserID+"; environment CLOUD_SANDBOX_USER_ID)")
+	f.String(config.FlagUserID, "", "user of the token that a server in dev mode on this machine issues (default "+config.DefaultUserID+"; environment CLOUD_SANDBOX_USER_ID)")
 	f.Bool("json", false, "print JSON")
 }
 

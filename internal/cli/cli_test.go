@@ -134,13 +134,13 @@ func TestRunSource(t *testing.T) {
 		{[]string{"testdata/hello.js", "-l", "typescript"}, "console.log('hello')\n", "typescript", ""},
 		{[]string{"--", "ls", "-c"}, "exec -- 'ls' '-c'", "bash", ""},
 		{[]string{"-c", "x", "--", "ls"}, "", "", "after -- comes a program"},
-		{nil, "", "", "there is no code"},
-		{[]string{"--"}, "", "", "there is no code"},
+		{nil, "", "", "no code to run"},
+		{[]string{"--"}, "", "", "no code to run"},
 		{[]string{"-c", " \n"}, "", "", "the code is empty"},
 		{[]string{"-c", "x", "a.py"}, "", "", "both --code and a.py"},
 		{[]string{"a.py", "b.py"}, "", "", "more than one FILE"},
 		{[]string{"-i", "-"}, "", "", "both the code (-) and its input"},
-		{[]string{"a.xyz"}, "", "", "say it with --language"},
+		{[]string{"a.xyz"}, "", "", "name the language with --language"},
 		{[]string{"testdata/none.py"}, "", "", "no such file"},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {

@@ -98,15 +98,14 @@ func (a *app) copyCommand() *cobra.Command {
 the other a path here; - is standard input or output. Relative paths in a sandbox
 begin at /workspace.
 
-A directory is copied whole, with permissions, times and symbolic links. Where
+A directory is copied whole, with permissions, times and symbolic links. If
 DESTINATION is a directory, the copy gets the name of SOURCE in it; SOURCE/. means
-what is in a directory. Files that exist are replaced. Sockets, pipes and devices
-are left out.
+the content of a directory. Files that exist are replaced. Sockets, pipes and
+devices are left out.
 
-What comes from a sandbox is not trusted: nothing is written outside of the
-DESTINATION, whatever the sandbox sends, and symbolic links that lead out of it
-are left out, and counted. After Ctrl-C, what was copied of a directory stays;
-a file is there whole or not at all.`,
+Data from a sandbox is not trusted: nothing is written outside of the DESTINATION,
+and symbolic links that lead out of it are left out, and counted. After Ctrl-C,
+files that were copied stay; no file is left incomplete.`,
 		Example: `  cloud-sandbox cp data.csv my-agent:
   cloud-sandbox cp src/ tests/ my-agent:/workspace/app
   cloud-sandbox cp my-agent:/workspace/app/. ./app
@@ -120,8 +119,8 @@ a file is there whole or not at all.`,
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress and no summary")
-	f.BoolVar(&o.allLinks, "all-links", false, "make links that lead out of the DESTINATION, too")
-	f.Float64Var(&o.maxGiB, "max-gib", 16, "stop after this much out of a sandbox, in GiB, should it send without end")
+	f.BoolVar(&o.allLinks, "all-links", false, "also create links that lead out of the DESTINATION")
+	f.Float64Var(&o.maxGiB, "max-gib", 16, "stop a copy from a sandbox after this size in GiB")
 	clientFlags(cmd)
 	return cmd
 }
@@ -203,7 +202,7 @@ func (t *transfer) within(to place, name string, isDir bool) (string, error) {
 		return to.path, nil
 	}
 	if name == "" || name == "." || name == "/" || name == ".." {
-		return "", usagef("the copy in %s needs a name: write it behind the directory", to)
+		return "", usagef("the copy in %s needs a name: write it after the directory", to)
 	}
 	if to.local() {
 		return filepath.Join(to.path, name), nil

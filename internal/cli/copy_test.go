@@ -180,17 +180,17 @@ func TestUnpack(t *testing.T) {
 		{name: "up", entries: []string{"ok=1", "../outside=bad"}, want: "-rw-r----- ok = 1\n", bad: "not within the directory"},
 		{name: "up, hidden", entries: []string{"a/../../outside=bad"}, bad: "not within the directory"},
 		{name: "absolute", entries: []string{"/tmp/outside=bad"}, bad: "not within the directory"},
-		{name: "through its own link", links: true, entries: []string{"l->..", "l/outside=bad"}, want: "Lrwxrwxrwx l -> ..\n", bad: "is not a directory here"},
-		{name: "through its own link within", entries: []string{"d/e/", "l->d/e", "l/x=bad"}, want: "drwxr-xr-x d\ndrwxr-xr-x d/e\nLrwxrwxrwx l -> d/e\n", bad: "is not a directory here"},
+		{name: "through its own link", links: true, entries: []string{"l->..", "l/outside=bad"}, want: "Lrwxrwxrwx l -> ..\n", bad: "is not a local directory"},
+		{name: "through its own link within", entries: []string{"d/e/", "l->d/e", "l/x=bad"}, want: "drwxr-xr-x d\ndrwxr-xr-x d/e\nLrwxrwxrwx l -> d/e\n", bad: "is not a local directory"},
 		{name: "through a link that is there", there: func(folder string) error {
 			return os.Symlink("..", filepath.Join(folder, "l"))
-		}, entries: []string{"l/outside=bad"}, want: "Lrwxrwxrwx l -> ..\n", bad: "is not a directory here"},
+		}, entries: []string{"l/outside=bad"}, want: "Lrwxrwxrwx l -> ..\n", bad: "is not a local directory"},
 		{name: "a directory over a link", there: func(folder string) error {
 			return os.Symlink("..", filepath.Join(folder, "l"))
-		}, entries: []string{"l/"}, want: "Lrwxrwxrwx l -> ..\n", bad: "is not a directory here"},
+		}, entries: []string{"l/"}, want: "Lrwxrwxrwx l -> ..\n", bad: "is not a local directory"},
 		{name: "a file over a directory", there: func(folder string) error {
 			return os.Mkdir(filepath.Join(folder, "d"), 0o755)
-		}, entries: []string{"d=bad"}, want: "drwxr-xr-x d\n", bad: "is a directory here"},
+		}, entries: []string{"d=bad"}, want: "drwxr-xr-x d\n", bad: "is a directory on this machine"},
 		{name: "itself", entries: []string{"./", "f=1"}, want: "-rw-r----- f = 1\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -19,9 +19,9 @@ func (t TemplateBuild) checkDockerfile() error {
 	if t.DockerfileAt == "" {
 		switch {
 		case t.Context != "":
-			return usagef("--context is the folder of a Dockerfile: name it by --dockerfile")
+			return usagef("--context needs --dockerfile")
 		case len(t.BuildArgs) > 0:
-			return usagef("--build-arg is of a Dockerfile: name it by --dockerfile")
+			return usagef("--build-arg needs --dockerfile")
 		}
 		return nil
 	}
@@ -29,7 +29,7 @@ func (t TemplateBuild) checkDockerfile() error {
 		given        bool
 		flag, remedy string
 	}{
-		{t.Source != "", "--source", "FROM says what it begins with"},
+		{t.Source != "", "--source", "FROM names the base image"},
 		{len(t.Packages) > 0, "--package", "install packages by RUN, for example RUN apt-get update && apt-get install -y ffmpeg"},
 		{len(t.Put) > 0, "--file", "bring in files by COPY"},
 		{len(t.Env) > 0, "--env", "set variables by ENV"},

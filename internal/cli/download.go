@@ -30,7 +30,7 @@ func (t *transfer) download(ctx context.Context, from, to place, done *copied) e
 	}
 	if to.stream() {
 		if isDir {
-			return usagef("%s is a directory: name a directory here, and not -", from)
+			return usagef("%s is a directory: name a local directory in place of -", from)
 		}
 		return t.downloadStream(ctx, from, done)
 	}
@@ -74,7 +74,7 @@ func (t *transfer) open(ctx context.Context, from place) (io.ReadCloser, int64, 
 }
 
 func (t *transfer) tooMuch() error {
-	return fmt.Errorf("the sandbox sends more than %v GiB: --max-gib takes more", t.options.maxGiB)
+	return fmt.Errorf("the sandbox sends more than %v GiB: raise the limit with --max-gib", t.options.maxGiB)
 }
 
 // bounded is content of at most left bytes.
@@ -131,7 +131,7 @@ func replaceFile(to string, mode fs.FileMode, content io.Reader) (n int64, err e
 		to = target
 	}
 	if !localDir(filepath.Dir(to)) {
-		return 0, fmt.Errorf("there is no directory %s here", filepath.Dir(to))
+		return 0, fmt.Errorf("no local directory %s", filepath.Dir(to))
 	}
 	f, err := os.CreateTemp(filepath.Dir(to), ".cloud-sandbox-*")
 	if err != nil {
@@ -157,7 +157,7 @@ func replaceFile(to string, mode fs.FileMode, content io.Reader) (n int64, err e
 
 func (t *transfer) downloadDir(ctx context.Context, from place, to string, done *copied) error {
 	if info, err := os.Stat(to); err == nil && !info.IsDir() {
-		return sandbox.Errorf(sandbox.Conflict, "%s is a file here, and %s a directory", to, from)
+		return sandbox.Errorf(sandbox.Conflict, "%s is a local file, and %s is a directory", to, from)
 	}
 	content, err := t.client.ReadArchive(ctx, from.sandbox, from.path)
 	if err != nil {

@@ -21,10 +21,10 @@ import (
 func (a *app) e2bCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "e2b",
-		Short: "Have programs that use E2B's SDKs use this server",
-		Long: `Have programs that use E2B's SDKs use this server.
+		Short: "Connect programs that use E2B's SDKs to this server",
+		Long: `Connect programs that use E2B's SDKs to this server.
 
-They need environment variables and no other code.`,
+They need environment variables and no change of code.`,
 		Example: `  eval "$(cloud-sandbox e2b env)"`,
 	}
 	clientFlags(cmd)
@@ -38,12 +38,12 @@ func (a *app) e2bEnvCommand() *cobra.Command {
 		Short: "Print the environment variables that E2B's SDKs need, for a shell",
 		Long: `Print the environment variables that E2B's SDKs need, for a shell.
 
-E2B_API_KEY is the key that the command is called with, or else a new one, which is
-called "e2b env". With "cloud-sandbox serve --dev --tls", two files with certificates
-are kept in your folder for configuration, by which Python and Node.js trust the server.
+E2B_API_KEY is the API key of this command, or else a new one with the name "e2b env".
+With "cloud-sandbox serve --dev --tls", two files with certificates are kept in your
+configuration folder, so that Python and Node.js trust the server.
 
-What a client cannot do then, because of names that this machine does not find or of
-a server without TLS, the standard error says, with what to do.`,
+Warnings on standard error name calls of the SDKs that will not work, for example
+because this machine does not resolve names of the server, and how to fix that.`,
 		Example: `  eval "$(cloud-sandbox e2b env)"
   cloud-sandbox e2b env --url https://box.example.com --json`,
 		Args: Args(0, 0, "no arguments"),
@@ -160,14 +160,14 @@ func e2bWarnings(ctx context.Context, s client.E2BSettings) []string {
 	var all []string
 	switch {
 	case strings.HasSuffix(host, ".invalid"):
-		all = append(all, "get_host() gives names that lead nowhere: the server is reached by an address, before which no name can stand. Set CLOUD_SANDBOX_DOMAIN on it, or reach it by a name")
+		all = append(all, "names from get_host() do not resolve: the server is reached by an IP address, which has no subdomains. Set CLOUD_SANDBOX_DOMAIN on the server, or reach it by a host name")
 	case !resolves(ctx, "3000-x."+host) && (host == "localhost" || strings.HasSuffix(host, ".localhost")):
-		all = append(all, "this machine does not find names below localhost, so what get_host() gives works in browsers and curl only: install nss-myhostname (`sudo apt-get install libnss-myhostname`, or systemd's `myhostname` in the line `hosts:` of /etc/nsswitch.conf)")
+		all = append(all, "this machine does not resolve names below localhost, so names from get_host() work in browsers and curl only: install nss-myhostname (`sudo apt-get install libnss-myhostname`, or systemd's `myhostname` in the line `hosts:` of /etc/nsswitch.conf)")
 	case !resolves(ctx, "3000-x."+host):
-		all = append(all, fmt.Sprintf("this machine does not find names below %s, so what get_host() gives does not work: let *.%[1]s lead to the server in the DNS", host))
+		all = append(all, fmt.Sprintf("this machine does not resolve names below %s, so names from get_host() do not work: let *.%[1]s point to the server in the DNS", host))
 	}
 	if !s.TLS {
-		all = append(all, "the server speaks no TLS: reach what get_host() gives by http://. SDKs that do not heed E2B_SANDBOX_URL (e2b before 2.7, e2b-code-interpreter before 2.9, npm's before 2.7) need `cloud-sandbox serve --dev --tls`, or CLOUD_SANDBOX_TLS_CERT")
+		all = append(all, "the server has no TLS: use http:// with names from get_host(). SDKs that ignore E2B_SANDBOX_URL (e2b before 2.7, e2b-code-interpreter before 2.9, npm's before 2.7) need `cloud-sandbox serve --dev --tls`, or CLOUD_SANDBOX_TLS_CERT")
 	}
 	return all
 }

@@ -26,31 +26,30 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [FLAGS] SANDBOX [--] PROGRAM [ARGUMENT...]",
 		Short: "Run a program in a sandbox",
-		Long: `Run a program in a sandbox and show what it writes while it runs.
+		Long: `Run a program in a sandbox and show its output while it runs.
 
-No shell is between: each argument arrives as it is written here. For pipes and
-variables of the sandbox run one: exec SANDBOX bash -c '...'.
+No shell is involved: the program gets each argument unchanged. For pipes and
+variables of the sandbox run a shell: exec SANDBOX bash -c '...'.
 
-The exit code is that of the program: 127 when there is no such program, 124
-when it ran longer than --timeout, 128 and the number of the signal that ended
-it, 130 after Ctrl-C, which ends the program too. 125 means that this command
-itself failed.
+The exit code is the program's. Some codes have a meaning of their own: 127 when the
+program does not exist, 124 when it ran longer than --timeout, 128 plus the number of
+the signal that ended it, 130 after Ctrl-C, which ends the program too. 125 means that
+this command itself failed.
 
-Output comes byte by byte. A connection that breaks is made again, also to a server
-that was started anew, and loses nothing. When the sandbox is paused meanwhile,
-this command ends with 125 and names the process, which goes on when the sandbox
-resumes.
+Output is shown byte by byte. A lost connection is made again without loss of output,
+also after a restart of the server. When the sandbox is paused meanwhile, this command
+ends with 125 and names the process, which continues when the sandbox resumes.
 
-There is no time limit unless --timeout sets one.
+The time is not limited unless --timeout sets a limit.
 
-With -i the program reads what comes here while it runs, also the end of it. Ctrl-C
+With -i the program reads standard input while it runs, to its end. Ctrl-C
 is then a SIGINT for the program, and Ctrl-\ ends it. It ends with this command.
 Input that was on its way when a connection broke is sent again, and read once.
 
-With -t the program has a terminal, of the size of the one here; with -it every key
-goes to it as it is typed, Ctrl-C too. It ends with this command.
+With -t the program has a terminal of the same size as the local one; with -it it gets
+every key as it is typed, Ctrl-C too. It ends with this command.
 
-With --detach it prints the ID of a process that runs on; see ps, logs and kill.`,
+With --detach it prints the ID of a process that keeps running; see ps, logs and kill.`,
 		Example: `  cloud-sandbox exec my-agent ls -la /workspace
   cloud-sandbox exec --cwd /tmp my-agent bash -c 'ps aux | wc -l'
   tar c src | cloud-sandbox exec -i my-agent tar x
@@ -65,7 +64,7 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 				return err
 			}
 			if o.tty && wantsJSON(cmd) && !o.detach {
-				return usagef("--json is for output that a program reads, and --tty for a person: leave one out")
+				return usagef("--json and --tty exclude each other: leave one out")
 			}
 			if o.tty {
 				o.setTerm(cmp.Or(a.getenv("TERM"), "xterm-256color"))
@@ -91,13 +90,13 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // arguments after the sandbox are the program's
-	f.Var(&o.timeout, "timeout", "end the program when it runs longer (default: it may run as long as it likes)")
-	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
+	f.Var(&o.timeout, "timeout", "time limit of the program (default none)")
+	f.VarP(&o.env, "env", "e", "set an environment variable; KEY alone copies the local variable")
 	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to run in")
 	f.StringVar(&o.user, "user", "", "user in the sandbox to run as")
 	f.BoolVarP(&o.input, "stdin", "i", false, "give the program standard input as it comes; with --json or --detach all of it at first, at most 1 MiB")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the program a terminal")
-	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID, and let it run on")
+	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID, and leave it running")
 	f.StringVar(&o.name, "name", "", "name of the process, with --detach")
 	clientFlags(cmd)
 	return cmd
@@ -113,7 +112,7 @@ func sandboxAndProgram(args []string) (id string, program []string, err error) {
 	case len(program) > 0 && program[0] == "--":
 		program = program[1:]
 	case len(program) > 0 && strings.HasPrefix(program[0], "-"):
-		return "", nil, usagef("%s stands behind the SANDBOX, where the program begins: write flags before the SANDBOX", program[0])
+		return "", nil, usagef("%s is after the SANDBOX, where the program begins: write flags before the SANDBOX", program[0])
 	}
 	return id, program, nil
 }
@@ -124,9 +123,9 @@ func (o *execOptions) check(args []string) (id string, program []string, err err
 	switch {
 	case err != nil:
 	case len(program) == 0 || program[0] == "":
-		err = usagef("there is no program to run in %s: exec SANDBOX PROGRAM [ARGUMENT...]", id)
+		err = usagef("no program to run in %s: write exec SANDBOX PROGRAM [ARGUMENT...]", id)
 	case o.name != "" && !o.detach:
-		err = usagef("--name is for a process that runs on: say --detach too")
+		err = usagef("--name needs --detach")
 	}
 	return id, program, err
 }

@@ -131,7 +131,7 @@ func (e *execution) leave(err error) error {
 	if failed == nil || !errors.Is(err, sandbox.Unavailable) || e.process == "" {
 		return err
 	}
-	return fmt.Errorf("%w; if the sandbox is there, what it ran goes on until its --timeout: `cloud-sandbox logs --follow %s %s`",
+	return fmt.Errorf("%w; the code keeps running in the sandbox until its --timeout: `cloud-sandbox logs --follow %s %s`",
 		err, clean(e.request.SandboxID), clean(e.process))
 }
 
@@ -156,7 +156,7 @@ func (e *execution) explained() error {
 		fmt.Fprintf(e.cmd.ErrOrStderr(), "cloud-sandbox: %s\n", clean(r.Error.Message))
 	}
 	if r.Status == "paused" && r.NextOffset != nil {
-		fmt.Fprintf(e.cmd.ErrOrStderr(), "cloud-sandbox: `cloud-sandbox logs --follow --from %d %s %s` resumes the sandbox and shows what it writes\n",
+		fmt.Fprintf(e.cmd.ErrOrStderr(), "cloud-sandbox: `cloud-sandbox logs --follow --from %d %s %s` resumes the sandbox and shows the output\n",
 			*r.NextOffset, clean(e.request.SandboxID), clean(r.ProcessID))
 	}
 	if e.lost > 0 {

@@ -89,8 +89,8 @@ type creation struct {
 
 func (n *creation) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&n.request.Template, "template", "", "what a new sandbox starts from (default base)")
-	f.StringVar(&n.network.Mode, "network", "", "where a new sandbox may connect to: public or none (default none with --allow, public with --deny alone, otherwise as the server says)")
+	f.StringVar(&n.request.Template, "template", "", "template of a new sandbox (default base)")
+	f.StringVar(&n.network.Mode, "network", "", "network of a new sandbox: public or none (default none with --allow, public with --deny alone, otherwise the server's default)")
 	f.StringSliceVar(&n.network.Allow, "allow", nil, "let a new sandbox connect to this: example.com, *.example.com, an address or CIDR, * for any, each perhaps with :PORT or :FROM-TO; may be repeated")
 	f.StringSliceVar(&n.network.Deny, "deny", nil, "refuse this, written as for --allow; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"public", "none"}, cobra.ShellCompDirectiveNoFileComp))

@@ -35,7 +35,7 @@ func KeyCommand(getenv func(string) string, local func(cmd *cobra.Command, tenan
 	}
 	k := keyCommands{app: &app{getenv: getenv}, local: local}
 	clientFlags(cmd)
-	cmd.PersistentFlags().StringVar(&k.tenant, "tenant", "default", "whose keys, of the data folder of this machine")
+	cmd.PersistentFlags().StringVar(&k.tenant, "tenant", "default", "tenant of the keys, in the data folder of this machine")
 	cmd.AddCommand(k.create(), k.list(), k.rotate(), k.revoke())
 	return cmd
 }
@@ -87,10 +87,10 @@ func (k *keyCommands) create() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	f.StringVar(&key.Name, "name", "command line", "what it is for")
+	f.StringVar(&key.Name, "name", "command line", "label that says its purpose")
 	f.BoolVar(&admin, "admin", false, "for an admin, who may also mint tokens")
-	f.StringVar(&key.Role, "role", "", "viewer, user, admin, owner or operator, who looks after all tenants (default user, and through a server the caller's)")
-	f.StringSliceVar(&scopes, "scope", nil, fmt.Sprintf("what it may do, of %q (default all of its role)", sandbox.Scopes()))
+	f.StringVar(&key.Role, "role", "", "viewer, user, admin, owner or operator, which manages all tenants (default user, and through a server the caller's)")
+	f.StringSliceVar(&scopes, "scope", nil, fmt.Sprintf("its scopes, of %q (default all scopes of its role)", sandbox.Scopes()))
 	f.DurationVar(&life, "expires-in", 0, "how long it is valid (default for ever)")
 	cmd.MarkFlagsMutuallyExclusive("admin", "role")
 	return cmd
@@ -151,9 +151,9 @@ func (k *keyCommands) rotate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate KEY",
 		Short: "Give an API key another secret and print it, once",
-		Long: `Give an API key, by its ID, another secret and print it, once. The one before stays
-valid for --overlap, so that all who use it can change over; with 0 it ends at
-once, and a running server refuses it within a second.`,
+		Long: `Give an API key, by its ID, another secret and print it, once. The old secret stays
+valid for --overlap, so that its users can switch; with 0 it becomes invalid at once,
+and a running server refuses it within a second.`,
 		Example: `  cloud-sandbox key rotate kx0zqk3v9a1b2c3d4e5f6 --overlap 1h
   sudo cloud-sandbox key rotate kx0zqk3v9a1b2c3d4e5f6 --tenant acme`,
 		Args: Args(1, 1, "one KEY"),
@@ -166,7 +166,7 @@ once, and a running server refuses it within a second.`,
 		}),
 		ValidArgsFunction: k.complete,
 	}
-	cmd.Flags().DurationVar(&overlap, "overlap", sandbox.DefaultKeyOverlap, "how long the secret before stays valid")
+	cmd.Flags().DurationVar(&overlap, "overlap", sandbox.DefaultKeyOverlap, "how long the old secret stays valid")
 	return cmd
 }
 

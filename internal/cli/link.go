@@ -16,8 +16,8 @@ func (a *app) linkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "link SANDBOX PORT",
 		Short: "Print a link that opens a port of a sandbox in a browser",
-		Long: `Print a link that opens a port of a sandbox in a browser, also of one whose ports
-are private, until it expires. Whoever has it can use it.`,
+		Long: `Print a link that opens a port of a sandbox in a browser, also a private port, until
+the link expires. Every owner of the link can use it.`,
 		Example: `  cloud-sandbox link my-agent 3000
   cloud-sandbox link my-agent 3000 --expires 10m --json | jq -r .token`,
 		Args: Args(2, 2, "SANDBOX and PORT"),
@@ -30,7 +30,7 @@ are private, until it expires. Whoever has it can use it.`,
 		}),
 		ValidArgsFunction: a.firstSandbox,
 	}
-	cmd.Flags().Var(&expires, "expires", "how long it is good (default 1h)")
+	cmd.Flags().Var(&expires, "expires", "how long the link is valid (default 1h)")
 	clientFlags(cmd)
 	return cmd
 }
@@ -43,10 +43,10 @@ func printLink(cmd *cobra.Command, c *client.Client, id string, port uint16, lif
 	case wantsJSON(cmd):
 		return printJSON(cmd, link)
 	case link.URL == "":
-		return sandbox.Errorf(sandbox.Invalid, "the server is reached by an address, before which no name can stand: reach it by a name, or send the token of --json as a header")
+		return sandbox.Errorf(sandbox.Invalid, "the server is reached by an IP address, which has no subdomains: reach it by a host name, or send the token of --json as a header")
 	}
 	if _, err = fmt.Fprintln(cmd.OutOrStdout(), clean(link.URL)); err == nil {
-		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "good until %s\n", link.ExpiresAt.Local().Format(time.DateTime))
+		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "valid until %s\n", link.ExpiresAt.Local().Format(time.DateTime))
 	}
 	return err
 }

@@ -30,8 +30,8 @@ func (a *app) listCommand() *cobra.Command {
 		Use:     "ls [SANDBOX:PATH]",
 		Aliases: []string{"list"},
 		Short:   "List sandboxes, or files in one",
-		Long: `List your sandboxes, newest first. Those that have ended are left out, unless
---all or --state names them. With SANDBOX:PATH list what is in a directory.`,
+		Long: `List your sandboxes, newest first. Ended sandboxes are left out, unless --all or
+--state asks for them. With SANDBOX:PATH list the files in a directory.`,
 		Example: `  cloud-sandbox ls
   cloud-sandbox ls --all --metadata team=blue
   cloud-sandbox ls --json | jq -r '.[].sandbox_id'
@@ -46,9 +46,9 @@ func (a *app) listCommand() *cobra.Command {
 		ValidArgsFunction: a.remotePath,
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.all, "all", "a", false, "also those that have ended")
-	f.StringSliceVar(&o.states, "state", nil, "only these: "+strings.Join(states, ", "))
-	f.Var(&o.metadata, "metadata", "only those with this label; may be given several times")
+	f.BoolVarP(&o.all, "all", "a", false, "also sandboxes that have ended")
+	f.StringSliceVar(&o.states, "state", nil, "only sandboxes in these states: "+strings.Join(states, ", "))
+	f.Var(&o.metadata, "metadata", "only sandboxes with this label; may be given several times")
 	f.IntVar(&o.limit, "limit", 0, "at most this many (default all)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print IDs, or names of files, only")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
@@ -61,7 +61,7 @@ func (o *listOptions) sandboxes(cmd *cobra.Command, c *client.Client) error {
 	case o.limit < 0:
 		return usagef("--limit must be 0 or more")
 	case o.all && len(o.states) > 0:
-		return usagef("--all and --state ask for different things: leave one out")
+		return usagef("--all and --state exclude each other: leave one out")
 	case o.all:
 		o.states = states
 	}
@@ -167,6 +167,6 @@ func (o *listOptions) files(cmd *cobra.Command, c *client.Client, where string) 
 	if err := t.Flush(); err != nil || !list.Truncated {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there is more: these are the first %d\n", len(list.Entries))
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "more exist: these are the first %d\n", len(list.Entries))
 	return err
 }

@@ -25,14 +25,14 @@ func (a *app) loginCommand() *cobra.Command {
 		Short: "Log in with a browser, for the commands that follow",
 		Long: `Log in with a browser, for the commands that follow.
 
-The server says which identity providers it trusts, so log in to one that you
-trust yourself. The browser must be on this machine: the provider sends it back to
-a port of its loopback. What the provider gives is kept in your folder for
-configuration, where only you may read it, and renewed. A server on another machine
-must be reached by https: on the way to it somebody could name another provider.
+The server names the identity providers that it trusts: choose one that you trust
+yourself. The browser must be on this machine: the provider redirects it to a port of
+the loopback address. The tokens are kept in your configuration folder, readable only
+by you, and renewed. A server on another machine must be reached by https: by http an
+attacker on the network could name another provider.
 
-Commands use the login for this server when neither --api-key, --user-id nor
-CLOUD_SANDBOX_API_KEY says who you are.`,
+Commands use the login for this server unless --api-key, --user-id or
+CLOUD_SANDBOX_API_KEY is set.`,
 		Example: `  cloud-sandbox login --url https://box.example.com
   cloud-sandbox login --url https://box.example.com --issuer corp --no-browser`,
 		Args: Args(0, 0, "no arguments"),
@@ -43,7 +43,7 @@ CLOUD_SANDBOX_API_KEY says who you are.`,
 			}
 			if !insecure {
 				if err := server.CheckPrivate(); err != nil {
-					return usagef("%w; --insecure does it all the same", err)
+					return usagef("%w; --insecure allows it", err)
 				}
 			}
 			c := client.New(server)
@@ -74,9 +74,9 @@ CLOUD_SANDBOX_API_KEY says who you are.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	clientFlags(cmd)
-	cmd.Flags().StringVar(&name, "issuer", "", "the identity provider, by the server's name for it, where there are several")
+	cmd.Flags().StringVar(&name, "issuer", "", "name of the identity provider, if the server has several")
 	cmd.Flags().BoolVar(&noBrowser, "no-browser", false, "only print the address")
-	cmd.Flags().BoolVar(&insecure, "insecure", false, "also where others on the way can read and change what is sent: by http to another machine")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "allow http to another machine, although others on the network can read and change the traffic")
 	return cmd
 }
 
@@ -86,8 +86,8 @@ func (a *app) logoutCommand() *cobra.Command {
 		Short: "Forget the login to a server",
 		Long: `Forget the login to a server.
 
-What was kept of it is gone from this machine. The identity provider still knows
-of it, and the token holds until it ends.`,
+Its tokens are deleted from this machine. They are not revoked at the identity
+provider, and stay valid until they expire.`,
 		Example: `  cloud-sandbox logout --url https://box.example.com`,
 		Args:    Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -154,9 +154,9 @@ func chooseProvider(ctx context.Context, c *client.Client, name string) (v1.Prov
 	case len(all) == 0:
 		return v1.Provider{}, errors.New("this server has no identity provider to log in with: use an API key")
 	case name != "":
-		return v1.Provider{}, usagef("the server knows no identity provider %q, but %s", name, clean(strings.Join(names, ", ")))
+		return v1.Provider{}, usagef("this server has no identity provider %q; it has %s", name, clean(strings.Join(names, ", ")))
 	case len(all) > 1:
-		return v1.Provider{}, usagef("the server knows several identity providers: give one by --issuer: %s", clean(strings.Join(names, ", ")))
+		return v1.Provider{}, usagef("this server has several identity providers: choose one by --issuer: %s", clean(strings.Join(names, ", ")))
 	}
 	return all[0], nil
 }

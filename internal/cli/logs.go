@@ -23,13 +23,13 @@ func (a *app) logsCommand() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
 		Use:   "logs SANDBOX [PROCESS]",
-		Short: "Show what a process wrote",
-		Long: `Show what a process wrote, from its beginning or from any byte, and with --follow
-what it writes until it ends. PROCESS is an ID or a name, see ps; without one it
-is the process that was started last. A connection that breaks is made again and
-loses nothing.
+		Short: "Show the output of a process",
+		Long: `Show the output of a process, from its beginning or from any byte, and with --follow
+also new output until the process ends. PROCESS is an ID or a name, see ps; the
+default is the process that was started last. A lost connection is made again without
+loss of output.
 
-Of a sandbox that has ended it shows the last output that is kept.`,
+For an ended sandbox it shows the last output that was kept.`,
 		Example: `  cloud-sandbox logs my-agent web
   cloud-sandbox logs my-agent web --follow --tail 4096
   cloud-sandbox logs my-agent --stream stderr
@@ -41,10 +41,10 @@ Of a sandbox that has ended it shows the last output that is kept.`,
 		ValidArgsFunction: a.sandboxAndProcess,
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the process ends")
+	f.BoolVarP(&o.follow, "follow", "f", false, "show new output until the process ends")
 	f.Int64Var(&o.from, "from", 0, "begin at this byte of its output")
 	f.Int64Var(&o.tail, "tail", 0, "begin with this many bytes before the end")
-	f.StringVar(&o.stream, "stream", "", "only this one: stdout or stderr")
+	f.StringVar(&o.stream, "stream", "", "only this stream: stdout or stderr")
 	_ = cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{"stdout", "stderr"}, cobra.ShellCompDirectiveNoFileComp))
 	clientFlags(cmd)
 	return cmd

@@ -50,7 +50,7 @@ equal ones are counted.`,
 		}),
 		ValidArgsFunction: a.firstSandbox,
 	}
-	cmd.Flags().StringVar(&verdict, "verdict", "", "only these: allowed or refused")
+	cmd.Flags().StringVar(&verdict, "verdict", "", "only decisions with this verdict: allowed or refused")
 	_ = cmd.RegisterFlagCompletionFunc("verdict", cobra.FixedCompletions([]string{"allowed", "refused"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -44,10 +44,10 @@ func (a *app) pauseCommand() *cobra.Command {
 	var filesOnly bool
 	cmd := &cobra.Command{
 		Use:   "pause SANDBOX...",
-		Short: "Save sandboxes and let go of what they run on",
-		Long: `Save sandboxes to disk, with memory, programs, terminals and files, and let go of
-what they run on. Any use wakes them again, and so does resume. Connections to
-the outside are not kept. What cannot be saved runs on.`,
+		Short: "Save sandboxes and free their memory and processors",
+		Long: `Save sandboxes to disk, with memory, programs, terminals and files, and free their
+memory and processors. Any use resumes them, and so does resume. Connections to the
+outside are not kept. A sandbox that cannot be saved keeps running.`,
 		Example: `  cloud-sandbox pause my-agent
   cloud-sandbox pause --files-only my-agent
   cloud-sandbox ls -q --state running | xargs -r cloud-sandbox pause`,
@@ -66,9 +66,9 @@ func (a *app) resumeCommand() *cobra.Command {
 	var filesOnly bool
 	cmd := &cobra.Command{
 		Use:   "resume SANDBOX...",
-		Short: "Let paused sandboxes go on",
-		Long: `Let paused sandboxes go on where they were, and wait until they run. One that runs
-already stays as it is.`,
+		Short: "Continue paused sandboxes",
+		Long: `Continue paused sandboxes where they stopped, and wait until they run. A running
+sandbox stays as it is.`,
 		Example: `  cloud-sandbox resume my-agent
   cloud-sandbox resume --files-only my-agent
   cloud-sandbox ls -q --state paused | xargs -r cloud-sandbox resume`,
@@ -78,7 +78,7 @@ already stays as it is.`,
 		}),
 		ValidArgsFunction: a.sandboxes,
 	}
-	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave what was running behind, and boot")
+	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "boot from the saved files, without memory and programs")
 	clientFlags(cmd)
 	return cmd
 }
@@ -92,8 +92,8 @@ func (a *app) forkCommand() *cobra.Command {
 		Use:   "fork SANDBOX",
 		Short: "Start copies of a sandbox as it is now",
 		Long: `Start copies of a running or paused sandbox as it is now, with its memory,
-programs and files, and print their IDs. The original goes on. Each copy has an
-ID, tokens and randomness of its own.`,
+programs and files, and print their IDs. The original does not change. Each copy has
+an ID, tokens and randomness of its own.`,
 		Example: `  cloud-sandbox fork my-agent
   cloud-sandbox fork my-agent --count 5 --name try
   cloud-sandbox fork my-agent --count 3 --metadata role=experiment --timeout 10m`,
@@ -112,9 +112,9 @@ ID, tokens and randomness of its own.`,
 	}
 	f := cmd.Flags()
 	f.IntVarP(&count, "count", "n", 1, "how many")
-	f.StringVar(&r.Name, "name", "", "name it; of several each gets a number")
-	f.Var(&timeout, "timeout", "how long they run (default as the original)")
-	f.Var(&metadata, "metadata", "label them, beside the labels of the original")
+	f.StringVar(&r.Name, "name", "", "name of the copy; several copies get numbers")
+	f.Var(&timeout, "timeout", "time limit of the copies (default as the original)")
+	f.Var(&metadata, "metadata", "labels of the copies, besides the original's")
 	clientFlags(cmd)
 	return cmd
 }
@@ -142,7 +142,7 @@ func fork(cmd *cobra.Command, c *client.Client, id string, r v1.ForkRequest) err
 			return err
 		}
 		if len(failed) > 0 { // the record of each has its error
-			failed = []error{fmt.Errorf("%d of %d copies do not run", len(failed), len(forks))}
+			failed = []error{fmt.Errorf("%d of %d copies failed to start", len(failed), len(forks))}
 		}
 	}
 	return tellAll(cmd, failed)

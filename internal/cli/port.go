@@ -19,12 +19,12 @@ func (a *app) exportCommand() *cobra.Command {
 		Short: "Write a snapshot to a file that another server can import",
 		Long: `Write a snapshot to one file, which this or another server imports: memory,
 programs and files of the sandbox, compressed, with a checksum over all and the
-server's signature. The file is there whole or not at all. The other server needs
-the same image of the template; with --with-template the file brings it along,
-some hundred megabytes.
+server's signature. An export that fails leaves no file. The other server needs
+the same image of the template; --with-template adds it to the file, some hundred
+megabytes.
 
-Whoever has the file has everything that was in the sandbox, also what programs
-held in memory. It is not encrypted.`,
+The file is not encrypted. It contains everything that was in the sandbox, also the
+memory of its programs.`,
 		Example: `  cloud-sandbox snapshot export s7d0f4w2kq9x1m5a8z3c6
   cloud-sandbox snapshot export s7d0f4w2kq9x1m5a8z3c6 -o monday.snapshot
   cloud-sandbox snapshot export s7d0f4w2kq9x1m5a8z3c6 --with-template
@@ -79,14 +79,14 @@ func (a *app) importCommand() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Make a snapshot of a file that export wrote, and print its ID",
-		Long: `Make a snapshot of a file that export wrote, here or at another server, and print
+		Short: "Import a snapshot from a file that export wrote, and print its ID",
+		Long: `Import a snapshot from a file that export wrote, on this or another server, and print
 the new snapshot's ID. Sandboxes start from it (create --snapshot).
 
-A file is refused that was cut off or changed, or that comes from a server which
-this one does not trust: its operator can, with "cloud-sandbox trust add". The
-template's image must be here or in the file; with memory, also the same build of
-Cloud Sandbox.`,
+The server refuses a file that was cut off or changed. It also refuses a file of a
+server that it does not trust; its operator adds trust with "cloud-sandbox trust add".
+The template's image must be on the server or in the file. A snapshot with memory needs
+the same build of Cloud Sandbox.`,
 		Example: `  cloud-sandbox snapshot import monday.snapshot
   cloud-sandbox snapshot import monday.snapshot --name monday
   cloud-sandbox create --snapshot "$(cloud-sandbox snapshot import monday.snapshot)"`,

@@ -21,15 +21,15 @@ func (a *app) portsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ports SANDBOX",
 		Short: "List the TCP ports of a sandbox, or reach them from here",
-		Long: `List the TCP ports that programs in a sandbox listen on, as the sandbox itself
-says, and where each is reached from outside.
+		Long: `List the TCP ports that programs in a sandbox listen on, as the sandbox reports
+them, and the address of each from outside.
 
-With --forward a port of this machine leads to one in the sandbox, also to one
-that only its loopback has, until Ctrl-C: every TCP connection to it is carried,
-whatever is spoken there. The sandbox counts as used while one is open.
+With --forward, TCP connections to a port of this machine are forwarded to a port in
+the sandbox, also one on its loopback address, until Ctrl-C. The sandbox counts as
+used while a connection is open.
 
-With --public or --private a port asks nobody for a token, or everybody, at once
-and whatever holds for the others.`,
+With --public a port needs no token, and with --private it needs one. This applies at
+once, and to that port alone.`,
 		Example: `  cloud-sandbox ports my-agent
   cloud-sandbox ports my-agent --json | jq '.[].port'
   cloud-sandbox ports my-agent --forward 8080:3000
@@ -47,18 +47,18 @@ and whatever holds for the others.`,
 				return forwardPorts(cmd, c, args[0], address, forward)
 			}
 			if cmd.Flags().Changed("address") {
-				return usagef("--address is where ports are forwarded from: say --forward too")
+				return usagef("--address needs --forward")
 			}
 			return listPorts(cmd, c, args[0], all)
 		}),
 		ValidArgsFunction: a.firstSandbox,
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&all, "all", "a", false, "also those of the guest agent itself")
-	f.VarP(&forward, "forward", "f", "have this port here lead to that one in the sandbox; 0 here is any that is free")
+	f.BoolVarP(&all, "all", "a", false, "also the ports of the guest agent")
+	f.VarP(&forward, "forward", "f", "forward a local port to a port in the sandbox; local port 0 is any free port")
 	f.StringVar(&address, "address", "localhost", "address of this machine to listen on, with --forward")
-	f.UintSliceVar(&public, "public", nil, "a port that asks for no token from now on; may be repeated")
-	f.UintSliceVar(&private, "private", nil, "a port that asks for a token from now on, see link; may be repeated")
+	f.UintSliceVar(&public, "public", nil, "make this port public: it needs no token; may be repeated")
+	f.UintSliceVar(&private, "private", nil, "make this port private: it needs a token, see link; may be repeated")
 	clientFlags(cmd)
 	return cmd
 }
@@ -101,7 +101,7 @@ func listPorts(cmd *cobra.Command, c *client.Client, id string, all bool) error 
 		return err
 	}
 	if truncated {
-		fmt.Fprintln(cmd.ErrOrStderr(), "cloud-sandbox: these are not all: the sandbox has more")
+		fmt.Fprintln(cmd.ErrOrStderr(), "cloud-sandbox: the list is cut off: the sandbox has more ports")
 	}
 	if wantsJSON(cmd) {
 		return printJSON(cmd, ports)

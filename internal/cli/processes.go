@@ -18,9 +18,9 @@ func (a *app) processesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps SANDBOX",
 		Short: "List the processes that were started in a sandbox",
-		Long: `List the processes that were started in a sandbox and run, or have ended last:
-those of shell and of exec --detach, of the API, and what exec and run run, until
-its end was told to them.`,
+		Long: `List the processes that were started in a sandbox and run, or ended last: processes
+of shell, exec --detach and the API. Processes of exec and run are listed until these
+commands have got the result.`,
 		Example: `  cloud-sandbox ps my-agent
   cloud-sandbox ps my-agent --json | jq '.[] | select(.state == "running")'`,
 		Args: Args(1, 1, "one SANDBOX"),
@@ -70,8 +70,8 @@ func (a *app) killCommand() *cobra.Command {
 		Use:   "kill SANDBOX PROCESS...",
 		Short: "End processes in a sandbox, or send them a signal",
 		Long: `End processes and everything they started: SIGTERM, and SIGKILL a second later.
-With --signal only that is sent, to the process and its group. PROCESS is an ID or
-a name, see ps.`,
+With --signal only that signal is sent, to the process and its group. PROCESS is an
+ID or a name, see ps.`,
 		Example: `  cloud-sandbox kill my-agent web
   cloud-sandbox kill --signal HUP my-agent web`,
 		Args: Args(2, -1, "a SANDBOX and one PROCESS or more"),
@@ -98,7 +98,7 @@ a name, see ps.`,
 		}),
 		ValidArgsFunction: a.sandboxAndProcess,
 	}
-	cmd.Flags().StringVarP(&sig, "signal", "s", "", "send this one, by name or number, and wait for nothing")
+	cmd.Flags().StringVarP(&sig, "signal", "s", "", "send only this signal, by name or number, without waiting")
 	clientFlags(cmd)
 	return cmd
 }

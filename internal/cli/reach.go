@@ -11,11 +11,10 @@ import (
 )
 
 // reachHelp explains how a command chooses its server or data folder; see through.
-const reachHelp = `They go through a server, as the identity that calls it, when --url, --api-key or
---user-id says which or the environment does (CLOUD_SANDBOX_URL,
-CLOUD_SANDBOX_API_KEY). Otherwise, or with %s, they work on the data folder
-of this machine, as root, while a server runs on it or not. A server's name and
-that flag together are an error.`
+const reachHelp = `They call a server if --url, --api-key or --user-id is given, or CLOUD_SANDBOX_URL
+or CLOUD_SANDBOX_API_KEY is set. Otherwise, or with %s, they work on the data folder
+of this machine, as root, whether a server runs or not. To name a server and use
+that flag is an error.`
 
 // serverVariable names a server in the environment.
 const serverVariable = "CLOUD_SANDBOX_URL"
@@ -30,7 +29,7 @@ func (a *app) through(cmd *cobra.Command, localFlags []string, local func() erro
 	case asked != "" && here != "":
 		return usagef("--%s is for a server, and --%s for the data folder of this machine: give one", asked, here)
 	case here != "" && a.getenv(serverVariable) != "":
-		return usagef("--%s is for the data folder of this machine, and %s names a server: leave out the one, or unset the other", here, serverVariable)
+		return usagef("--%s is for the data folder of this machine, and %s names a server: leave out the flag, or unset the variable", here, serverVariable)
 	case firstGiven(cmd, config.FlagData) != "":
 		return local()
 	case here != "":

@@ -18,9 +18,9 @@ func (a *app) removeCommand() *cobra.Command {
 		Aliases: []string{"end"},
 		Short:   "End sandboxes",
 		Long: `End sandboxes. Their programs, files and memory are gone; the record, which ls
---all shows, is kept for seven days. One that has ended already stays as it is.
+--all shows, is kept for seven days. An ended sandbox stays as it is.
 
-All are tried, also after one that could not be ended.`,
+After a failure the remaining sandboxes are still ended.`,
 		Example: `  cloud-sandbox rm my-agent
   cloud-sandbox ls -q --metadata team=blue | xargs -r cloud-sandbox rm`,
 		Args: Args(1, -1, "one SANDBOX or more"),
@@ -29,7 +29,7 @@ All are tried, also after one that could not be ended.`,
 		}),
 		ValidArgsFunction: a.sandboxes,
 	}
-	cmd.Flags().BoolVar(&missing, "ignore-missing", false, "take it as ended when there is no such sandbox")
+	cmd.Flags().BoolVar(&missing, "ignore-missing", false, "succeed also if the sandbox does not exist")
 	clientFlags(cmd)
 	return cmd
 }

@@ -39,21 +39,21 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE | -c CODE | -- PROGRAM [ARGUMENT...]",
 		Short: "Run code or a program, in a sandbox made for it",
-		Long: `Run code and show what it writes while it runs.
+		Long: `Run code and show its output while it runs.
 
 The code is FILE, standard input for -, or the text of --code. Its language is
---language, or what the file's name says, or python. After -- comes a program
-instead, which must be in the sandbox. Without --sandbox it runs in a sandbox of
-its own, which is destroyed afterwards, or left with --keep. In one that is there
-already Python finds the variables that earlier code left.
+--language, or follows from the file's name, or is python. After -- comes a program
+instead, which must exist in the sandbox. Without --sandbox the code runs in a new
+sandbox, which is destroyed afterwards, or left with --keep. In an existing sandbox
+Python finds the variables that earlier code left.
 
-A connection that breaks is made again, also to a server that was started anew, and
-loses nothing. Output comes byte by byte.
+A lost connection is made again without loss of output, also after a restart of the
+server. Output is shown byte by byte.
 
-The exit code is that of the code: 124 when it ran longer than --timeout, 128
-and the number of the signal that ended it, 130 after Ctrl-C, which ends the
-code too. 125 means that this command itself failed, for example because no
-server answers.`,
+The exit code is the code's. Some codes have a meaning of their own: 124 when the code
+ran longer than --timeout, 128 plus the number of the signal that ended it, 130 after
+Ctrl-C, which ends the code too. 125 means that this command itself failed, for example
+because no server answers.`,
 		Example: `  cloud-sandbox run -c 'print(6 * 7)'
   cloud-sandbox run script.js --timeout 2m --env LOG=debug
   cloud-sandbox run --language bash - <<< 'echo $((6 * 7))'
@@ -82,7 +82,7 @@ func (o *runOptions) register(cmd *cobra.Command) {
 	f.StringVarP(&o.language, "language", "l", "", "language of the code, for example python, javascript or bash")
 	f.StringVarP(&o.sandboxID, "sandbox", "s", "", "run in this sandbox, by ID or name")
 	f.Var(&o.timeout, "timeout", "end the code when it runs longer (default 60s)")
-	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
+	f.VarP(&o.env, "env", "e", "set an environment variable; KEY alone copies the local variable")
 	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to run in")
 	f.StringVar(&o.user, "user", "", "user in the sandbox to run as")
 	f.BoolVarP(&o.input, "stdin", "i", false, "read standard input to its end and give it to the code, at most 1 MiB")
@@ -139,9 +139,9 @@ func (o *runOptions) creates(cmd *cobra.Command) (*v1.CreateRequest, error) {
 	create, asked := o.new.asked()
 	switch {
 	case o.sandboxID != "" && o.keep:
-		return nil, usagef("--keep is for a new sandbox, and --sandbox names one that is there: it is kept anyway")
+		return nil, usagef("--keep is for a new sandbox: the sandbox of --sandbox is kept anyway")
 	case o.sandboxID != "" && asked:
-		return nil, usagef("%s is for a new sandbox, and --sandbox names one that is there: leave one of them out", o.new.named(cmd)[0])
+		return nil, usagef("%s is for a new sandbox, and --sandbox names an existing one: leave one out", o.new.named(cmd)[0])
 	case o.sandboxID != "":
 		return nil, nil
 	}
@@ -165,11 +165,11 @@ func (o *runOptions) source(cmd *cobra.Command, args []string) (code, language s
 	}
 	switch {
 	case len(args) > 1:
-		return "", "", usagef("there is more than one FILE: write -- before a program with its arguments")
+		return "", "", usagef("more than one FILE: write -- before a program with its arguments")
 	case given && len(args) > 0:
 		return "", "", usagef("both --code and %s are code: leave one of them out", args[0])
 	case !given && len(args) == 0:
-		return "", "", usagef("there is no code: name a FILE, - for standard input, --code TEXT, or a program after --")
+		return "", "", usagef("no code to run: name a FILE, - for standard input, --code TEXT, or a program after --")
 	case given:
 		code = o.code
 	case args[0] == "-":
@@ -236,5 +236,5 @@ func languageOf(file string) (string, error) {
 	if l, ok := languages[strings.ToLower(end)]; ok {
 		return l, nil
 	}
-	return "", usagef("the language of %s is not known by its name: say it with --language", file)
+	return "", usagef("the name of %s shows no known language: name the language with --language", file)
 }

@@ -17,8 +17,8 @@ import (
 func (a *app) secretCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secret",
-		Short: "Keep values that code in sandboxes can use and never see",
-		Long: `Keep values that code in sandboxes can use and never see: a sandbox that uses one
+		Short: "Keep values that code in sandboxes can use but not see",
+		Long: `Keep values that code in sandboxes can use but not see: a sandbox that uses one
 (create --secret) has it set into headers of its HTTPS requests to a host, on
 their way. Nobody can read a value again.`,
 		Example: `  cloud-sandbox secret set PAYMENTS_KEY <key.txt
@@ -36,10 +36,10 @@ func (a *app) setSecretCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Make a secret, or give it another value",
-		Long: `Make a secret, or give the one of this name another value, at once also for
-sandboxes that use it. The value is read from standard input, one line break at
-its end left out, or from an environment variable: on the command line others on
-this machine could see it.`,
+		Long: `Make a secret, or give an existing secret another value, at once also for sandboxes
+that use it. The value is read from standard input, without the line break at its
+end, or from an environment variable: on the command line other users of this machine
+could see it.`,
 		Example: `  cloud-sandbox secret set PAYMENTS_KEY <key.txt
   cloud-sandbox secret set PAYMENTS_KEY --from-env PAYMENTS_KEY --description "test account"
   cloud-sandbox secret set PAYMENTS_KEY --host api.example.com <key.txt`,
@@ -65,8 +65,8 @@ this machine could see it.`,
 		}),
 		ValidArgsFunction: a.firstSecret,
 	}
-	cmd.Flags().StringVar(&description, "description", "", "what it is for")
-	cmd.Flags().StringSliceVar(&only, "host", nil, "the only host that it may be sent to, such as api.example.com or *.example.com; may be repeated (default any, or as it was)")
+	cmd.Flags().StringVar(&description, "description", "", "description of its purpose")
+	cmd.Flags().StringSliceVar(&only, "host", nil, "the only host that it may be sent to, such as api.example.com or *.example.com; may be repeated (default any host, or unchanged)")
 	cmd.Flags().StringVar(&variable, "from-env", "", "the environment variable that has the value")
 	return cmd
 }
@@ -137,7 +137,7 @@ func (a *app) deleteSecretsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"delete"},
-		Short:   "Delete secrets; sandboxes that use them get them no more",
+		Short:   "Delete secrets; sandboxes can no longer use them",
 		Example: `  cloud-sandbox secret rm PAYMENTS_KEY`,
 		Args:    Args(1, -1, "one NAME or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {

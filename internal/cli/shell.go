@@ -30,15 +30,15 @@ func (a *app) shellCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shell [FLAGS] SANDBOX [[--] PROGRAM [ARGUMENT...]]",
 		Short: "Open a terminal in a sandbox",
-		Long: `Open a terminal in a sandbox: a login shell, or PROGRAM. Keys go to it as they
-are typed, Ctrl-C too, and it has the size of the terminal here. It ends with the
-connection, unless --keep; a connection that breaks is made again.
+		Long: `Open a terminal in a sandbox: a login shell, or PROGRAM. It gets keys as they are
+typed, Ctrl-C too, and has the size of the local terminal. It ends with the
+connection, unless --keep is given; a lost connection is made again.
 
-With --keep, and with --attach, Ctrl-] leaves it running. --attach PROCESS enters
-the terminal of a process that runs, by its ID or name; several may do so at once,
-see the same, and type.
+With --keep, and with --attach, Ctrl-] detaches and leaves it running. --attach PROCESS
+opens the terminal of a running process, by its ID or name. Several users may attach at
+once: all see the same output and can type.
 
-The exit code is that of the program; 125 means that this command itself failed.`,
+The exit code is the program's; 125 means that this command itself failed.`,
 		Example: `  cloud-sandbox shell my-agent
   cloud-sandbox shell --user root --cwd /etc my-agent
   cloud-sandbox shell my-agent python3
@@ -56,9 +56,9 @@ The exit code is that of the program; 125 means that this command itself failed.
 	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to begin in")
 	f.StringVar(&o.user, "user", "", "user in the sandbox to be")
 	f.StringVar(&o.name, "name", "", "name of the process, for --attach and logs")
-	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
-	f.BoolVar(&o.keep, "keep", false, "let it run on when the connection ends; Ctrl-] leaves it")
-	f.StringVar(&o.attach, "attach", "", "enter the terminal of this process, by ID or name, instead of a new one")
+	f.VarP(&o.env, "env", "e", "set an environment variable; KEY alone copies the local variable")
+	f.BoolVar(&o.keep, "keep", false, "keep it running when the connection ends; Ctrl-] detaches")
+	f.StringVar(&o.attach, "attach", "", "open the terminal of this process, by ID or name, instead of a new one")
 	clientFlags(cmd)
 	return cmd
 }
@@ -70,9 +70,9 @@ func (o *shellOptions) check(args []string) (id string, program []string, err er
 	case err != nil:
 	case o.attach == "":
 	case len(program) > 0 || o.cwd != "" || o.user != "" || o.name != "" || len(o.env.values) > 0:
-		err = usagef("--attach enters what runs: leave out the program, --cwd, --user, --name and --env")
+		err = usagef("--attach opens a process that runs already: leave out the program, --cwd, --user, --name and --env")
 	case o.keep:
-		err = usagef("--attach leaves running what it finds: leave out --keep")
+		err = usagef("--attach always leaves the process running: leave out --keep")
 	}
 	return id, program, err
 }
@@ -151,7 +151,7 @@ func (s *session) find(ctx context.Context, process string) error {
 		return err
 	}
 	if p.PTY == nil {
-		return sandbox.Errorf(sandbox.Invalid, "%s has no terminal: `cloud-sandbox logs` shows what it writes", process)
+		return sandbox.Errorf(sandbox.Invalid, "%s has no terminal: `cloud-sandbox logs` shows its output", process)
 	}
 	s.process, s.next = p.ID, -replay
 	return nil
@@ -169,7 +169,7 @@ func (s *session) run(ctx context.Context) error {
 	})
 	switch {
 	case errors.Is(err, errLeft):
-		fmt.Fprintf(s.cmd.ErrOrStderr(), "\nit runs on: cloud-sandbox shell --attach %s %s\n", clean(s.process), clean(s.sandbox))
+		fmt.Fprintf(s.cmd.ErrOrStderr(), "\nit keeps running: cloud-sandbox shell --attach %s %s\n", clean(s.process), clean(s.sandbox))
 		return nil
 	case err != nil:
 		if s.ends {

@@ -35,7 +35,7 @@ func (a *app) takeSnapshotCommand() *cobra.Command {
 	var filesOnly bool
 	cmd := &cobra.Command{
 		Use:   "create SANDBOX",
-		Short: "Save a sandbox, which goes on, and print the snapshot's ID",
+		Short: "Save a sandbox without stopping it, and print the snapshot's ID",
 		Example: `  cloud-sandbox snapshot create my-agent
   cloud-sandbox snapshot create my-agent --name before-refactoring`,
 		Args: Args(1, 1, "one SANDBOX"),
@@ -135,9 +135,9 @@ func (a *app) deleteSnapshotsCommand() *cobra.Command {
 func (a *app) rollbackCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback SANDBOX SNAPSHOT",
-		Short: "Have a sandbox go on from a snapshot of it",
-		Long: `Have a sandbox go on from a snapshot in its history, by the snapshot's ID or name.
-What it was until then is gone, unless you take a snapshot of that first.`,
+		Short: "Put a sandbox back into the state of a snapshot",
+		Long: `Put a sandbox back into the state of a snapshot in its history, by the snapshot's ID
+or name. The present state is lost, unless you take a snapshot of it first.`,
 		Example: `  cloud-sandbox rollback my-agent before-refactoring
   cloud-sandbox rollback my-agent s7d0f4w2kq9x1m5a8z3c6`,
 		Args: Args(2, 2, "a SANDBOX and a SNAPSHOT"),
@@ -155,8 +155,8 @@ func (a *app) historyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history SANDBOX",
 		Short: "Draw the snapshots of a sandbox as a tree",
-		Long: `Draw the snapshots of a sandbox, and those that it came from, as a tree. The one
-that it is paused in, or goes on from, is marked with *.`,
+		Long: `Draw the snapshots of a sandbox, and the snapshots that it came from, as a tree. The
+mark * is at the snapshot that it is paused in, or continues from.`,
 		Example: `  cloud-sandbox history my-agent
   cloud-sandbox history my-agent --json | jq '.[].parent_id'`,
 		Args: Args(1, 1, "one SANDBOX"),

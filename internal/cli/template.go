@@ -53,41 +53,40 @@ type BuiltTemplate struct {
 
 const buildHelp = `Build a template, if it is not built already.
 
-What it is made of is its --source:
+It is built from its --source:
 
   oci:REF        an image of a registry, of a Debian-like system
   debian:SUITE   the packages of a suite, for example bookworm
   tar:FILE       a root filesystem in an archive, or an image that "docker save"
                  wrote; plain, gzip or zstd
   dir:FOLDER     a root filesystem in a folder
-  base:REF       REF where its registry answers, Debian packages where none does;
+  base:REF       the image REF, or Debian packages if its registry does not answer;
                  only in the data folder
 
 Suites get the tools of base (Python, Node.js, git, curl and others), and so do
-images in the data folder; through a server an image stays as it is. To both, and
-not with --bare, are added the packages that --package names: through a server by
-apt-get in a sandbox. Archives and folders stay as they are.
+images in the data folder; through a server an image stays unchanged. --package adds
+packages to suites and images, unless --bare is given: through a server by apt-get in
+a sandbox. Archives and folders stay unchanged.
 
-Or it is made by a --dockerfile, through a server: of one stage, from an image or
-a template (FROM base), in a sandbox, with files of its --context, which leaves
-out what .dockerignore names. The last USER and WORKDIR are where commands run in
-its sandboxes; without them it is as in every template. CMD and ENTRYPOINT are the
-start command, unless --start names one.
+Or it is built from a --dockerfile, through a server, in a sandbox. The Dockerfile has
+one stage, and begins with an image or a template (FROM base). It copies files of its
+--context, without files that .dockerignore names. Its last USER and WORKDIR apply to
+commands in sandboxes of the template. CMD and ENTRYPOINT are the start command,
+unless --start names one.
 
-The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
-The template "code-interpreter-v1" is made of packages of Debian 13, if nothing else
-is said, with numpy, pandas, matplotlib, Pillow, scipy, scikit-learn and requests;
-until it is built, base stands in for it. "claude" and "codex" are base with the
-newest Claude Code and Codex of npm, and "desktop" is a desktop of Debian 13 that
-E2B's desktop SDK works with.
+The template "base" is built from base:$SANDBOX_IMAGE (python:3.11-slim).
+The template "code-interpreter-v1" is by default built from packages of Debian 13,
+with numpy, pandas, matplotlib, Pillow, scipy, scikit-learn and requests; until it is
+built, base replaces it. "claude" and "codex" are base with the newest Claude Code and
+Codex of npm, and "desktop" is a desktop of Debian 13 for E2B's desktop SDK.
 
-With --start a shell command runs in the background of every sandbox of the
-template, from its first moment on; with --ready a sandbox is handed out only
-once that command succeeds, tried for up to a minute.
+With --start a shell command runs in the background of every sandbox of the template
+from its start. With --ready a sandbox is handed out only once that command succeeds;
+it is tried for up to a minute.
 
 Every build makes a version, named by the hash of its content. NAME means the
-tag "latest". Through a server the template is the caller's own, built there;
-Ctrl-C gives the build up. In the data folder it is for all tenants, unless it is
+tag "latest". Through a server the template belongs to the caller's tenant, and
+Ctrl-C cancels the build. In the data folder it is for all tenants, unless it is
 --private.`
 
 // TemplateCommand returns the command template. local calls use with the
@@ -156,19 +155,19 @@ func (t *templateCommands) build() *cobra.Command {
 		ValidArgsFunction: t.complete,
 	}
 	f := cmd.Flags()
-	f.StringVar(&asked.Source, "source", "", "what it is made of, see above (in the data folder default base:$SANDBOX_IMAGE)")
-	f.StringVar(&asked.DockerfileAt, "dockerfile", "", "a Dockerfile to build it of, in place of --source; through a server")
-	f.StringVar(&asked.Context, "context", "", "the folder that the Dockerfile copies from (default the one that it is in)")
-	f.Var(&buildArgs, "build-arg", "set an ARG of the Dockerfile; KEY alone passes on the variable from here; may be repeated")
+	f.StringVar(&asked.Source, "source", "", "source of the template, see above (in the data folder default base:$SANDBOX_IMAGE)")
+	f.StringVar(&asked.DockerfileAt, "dockerfile", "", "a Dockerfile to build it from, in place of --source; through a server")
+	f.StringVar(&asked.Context, "context", "", "the folder that the Dockerfile copies from (default the Dockerfile's folder)")
+	f.Var(&buildArgs, "build-arg", "set an ARG of the Dockerfile; KEY alone copies the local variable; may be repeated")
 	f.StringArrayVar(&asked.Packages, "package", nil, "a package of the distribution to add; may be repeated")
 	f.StringArrayVar(&files, "file", nil, "a file to put in, HERE:THERE or HERE:THERE:MODE, for example app.py:/srv/app.py:0755; may be repeated")
-	f.Var(&env, "env", "set a variable of its processes; KEY alone passes on the one from here; may be repeated")
+	f.Var(&env, "env", "set an environment variable of its processes; KEY alone copies the local variable; may be repeated")
 	f.StringVar(&asked.Start, "start", "", "shell command that runs in every sandbox of it")
 	f.StringVar(&asked.Ready, "ready", "", "shell command that succeeds once --start has come up")
-	f.BoolVar(&asked.Bare, "bare", false, "leave an image as it is, without the tools of base")
+	f.BoolVar(&asked.Bare, "bare", false, "leave an image unchanged, without the tools of base")
 	f.BoolVar(&asked.Private, "private", false, "hide it from tenants, in the data folder")
-	f.BoolVar(&asked.Force, "force", false, "build it although it is there")
-	f.BoolVar(&verbose, "verbose", false, "show every line of the build; otherwise some ten, and the last ones of a build that fails")
+	f.BoolVar(&asked.Force, "force", false, "build it even if it exists")
+	f.BoolVar(&verbose, "verbose", false, "show every line of the build (default some ten, and the last lines of a build that fails)")
 	return cmd
 }
 
@@ -186,7 +185,7 @@ func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild,
 	}
 	name, version := clean(built.Template), clean(short(built.Version))
 	if built.Cached {
-		fmt.Fprintf(cmd.ErrOrStderr(), "template %s is there: %s, %d MiB\n", name, version, built.SizeBytes>>20)
+		fmt.Fprintf(cmd.ErrOrStderr(), "template %s exists: %s, %d MiB\n", name, version, built.SizeBytes>>20)
 		return nil
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "template %s built in %v: %s, %d MiB, from %s\n",
@@ -292,7 +291,7 @@ func (t *templateCommands) list() *cobra.Command {
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().BoolVar(&versions, "versions", false, "list every version and not only what tags mean")
+	cmd.Flags().BoolVar(&versions, "versions", false, "list every version, not only tagged ones")
 	return cmd
 }
 
@@ -336,9 +335,9 @@ func (t *templateCommands) remove() *cobra.Command {
 		Short:   "Remove templates, tags or versions",
 		Long: `Remove templates, tags or versions.
 
-A bare name removes the template with all its tags and versions. A version that
-sandboxes run from is not removed, nor one that paused sessions or snapshots, of
-whatever tenant, need: end or delete them first.`,
+A bare name removes the template with all its tags and versions. A version is not
+removed while sandboxes run from it, or while paused sessions or snapshots of any
+tenant need it: end or delete these first.`,
 		Example: `  cloud-sandbox template rm web
   sudo cloud-sandbox template rm web:1.2`,
 		Args: Args(1, -1, "one NAME or more"),
@@ -429,7 +428,7 @@ func (r remoteTemplates) giveUp(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
 	if _, err := r.CancelBuild(ctx, id); err != nil && !errors.Is(err, sandbox.NotFound) && !errors.Is(err, sandbox.Conflict) {
-		return fmt.Errorf("the build %s goes on: %w", id, err)
+		return fmt.Errorf("the build %s continues on the server: %w", id, err)
 	}
 	return nil
 }

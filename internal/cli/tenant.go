@@ -34,10 +34,10 @@ type Tenants interface {
 func TenantCommand(getenv func(string) string, local func(cmd *cobra.Command, use func(Tenants) error) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tenant",
-		Short: "Look after tenants, for operators",
-		Long: "Look after tenants, for operators.\n\n" + fmt.Sprintf(reachHelp, "--data") + `
+		Short: "Manage tenants, for operators",
+		Long: "Manage tenants, for operators.\n\n" + fmt.Sprintf(reachHelp, "--data") + `
 
-What they change holds for a running server within seconds.`,
+A running server applies changes within seconds.`,
 		Example: `  cloud-sandbox tenant ls
   cloud-sandbox tenant suspend acme --reason "mines coins"
   sudo cloud-sandbox tenant quota acme sandboxes=50,cpus=32`,
@@ -68,8 +68,8 @@ func (t *tenantCommands) list() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List tenants, by ID",
-		Long: `List tenants, by ID: those that were made, and those of which a valid credential
-was ever used. --json prints one object a line.`,
+		Long: `List tenants, by ID: tenants that were created, and tenants whose valid credentials
+were ever used. --json prints one object a line.`,
 		Example: `  cloud-sandbox tenant ls
   sudo cloud-sandbox tenant ls --state suspended --json | jq -r .tenant`,
 		Args: Args(0, 0, "no arguments"),
@@ -82,7 +82,7 @@ was ever used. --json prints one object a line.`,
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&state, "state", "", "only those that are active, or suspended")
+	cmd.Flags().StringVar(&state, "state", "", "only active, or only suspended tenants")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(userStates, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -129,8 +129,8 @@ func (t *tenantCommands) create() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create TENANT",
 		Short: "Make a tenant",
-		Long: `Make a tenant, of a new ID without a slash. It need not be made: the first use of a
-valid credential of it makes its record.`,
+		Long: `Make a tenant with a new ID without a slash. This is optional: the first use of a valid
+credential of the tenant makes its record.`,
 		Example: `  cloud-sandbox tenant create acme --name "Acme Ltd"
   sudo cloud-sandbox key create --tenant acme --role owner`,
 		Args:              Args(1, 1, "one TENANT"),
@@ -147,14 +147,14 @@ func (t *tenantCommands) suspend() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "suspend TENANT",
 		Short: "Refuse a tenant's credentials and pause its sandboxes",
-		Long: `Refuse a tenant's credentials, and those of tenants below it, and pause their
-sandboxes, until "resume". Nothing is lost, however long it takes. What is under
-way ends. A running server acts within seconds.`,
+		Long: `Refuse the credentials of a tenant and of tenants below it, and pause their sandboxes,
+until "resume". Nothing is lost. Requests in progress are cancelled. A running server
+acts within seconds.`,
 		Example:           `  cloud-sandbox tenant suspend acme --reason "mines coins"`,
 		Args:              Args(1, 1, "one TENANT"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	reason := cmd.Flags().String("reason", "", "why, for operators; required")
+	reason := cmd.Flags().String("reason", "", "reason, for operators; required")
 	cmd.RunE = t.changes(func(ctx context.Context, tenants Tenants, id string) (v1.Tenant, error) {
 		return tenants.SuspendTenant(ctx, id, *reason)
 	})
@@ -164,8 +164,8 @@ way ends. A running server acts within seconds.`,
 func (t *tenantCommands) resume() *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume TENANT",
-		Short:             "Let a suspended tenant go on",
-		Long:              `Let a suspended tenant go on. Its sandboxes resume when they are used.`,
+		Short:             "Lift the suspension of a tenant",
+		Long:              `Lift the suspension of a tenant. Its sandboxes resume when they are used.`,
 		Example:           "  cloud-sandbox tenant resume acme",
 		Args:              Args(1, 1, "one TENANT"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -179,9 +179,9 @@ func (t *tenantCommands) remove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm TENANT...",
 		Short: "Remove tenants with their users, keys, secrets and quotas",
-		Long: `Remove tenants with their users, keys, secrets and quotas. One that has sessions that have
-not ended, snapshots, templates or tenants below it stays. A token that is still
-valid makes the record anew. --json prints one object a line.`,
+		Long: `Remove tenants with their users, keys, secrets and quotas. A tenant is not removed
+while it has sessions that have not ended, snapshots, templates or tenants below it. A
+token that is still valid makes the record again. --json prints one object a line.`,
 		Example:           "  cloud-sandbox tenant rm acme",
 		Args:              Args(1, -1, "one TENANT or more"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -205,16 +205,16 @@ valid makes the record anew. --json prints one object a line.`,
 func (t *tenantCommands) quota() *cobra.Command {
 	return &cobra.Command{
 		Use:   "quota TENANT [QUOTA]",
-		Short: "Show or set what a tenant's sandboxes and snapshots may have together",
-		Long: `Show or set what a tenant's sandboxes and snapshots may have together.
+		Short: "Show or set the quota of a tenant",
+		Long: `Show or set the quota of a tenant: limits on the sum of its sandboxes and snapshots.
 
-QUOTA is FIELD=NUMBER with commas between, of sandboxes, cpus, memory_mb,
-disk_mb, creates_per_minute, session_minutes, egress_mb, bandwidth_mbps,
-snapshot_mb, volumes, volume_mb and template_mb, and of keep_snapshots,
-keep_snapshot_mb and keep_snapshot_hours, beyond which snapshots go that no session refers to, without
-a name first, and of these the oldest; "off" bounds nothing, and with "default"
-the tenant has what CLOUD_SANDBOX_QUOTA says for all. It holds at once, for what
-is created from now on; snapshots go within minutes.`,
+QUOTA is a list of FIELD=NUMBER, separated by commas. The fields are sandboxes, cpus,
+memory_mb, disk_mb, creates_per_minute, session_minutes, egress_mb, bandwidth_mbps,
+snapshot_mb, volumes, volume_mb, template_mb, keep_snapshots, keep_snapshot_mb and
+keep_snapshot_hours. Beyond the last three, snapshots that no session refers to are
+deleted within minutes: first snapshots without a name, the oldest first. "off" sets
+no limit, and "default" applies CLOUD_SANDBOX_QUOTA of the server. The other limits
+apply at once, to objects created from now on.`,
 		Example: `  cloud-sandbox tenant quota acme sandboxes=50,cpus=32
   cloud-sandbox tenant quota acme snapshot_mb=20000,keep_snapshots=100
   sudo cloud-sandbox tenant quota acme`,

@@ -94,7 +94,7 @@ func (u *unpacker) mkdir(name string) error {
 			return err
 		}
 		if !info.IsDir() {
-			return fmt.Errorf("%s is not a directory here, and nothing is written through it", filepath.Join(u.folder, name))
+			return fmt.Errorf("%s is not a local directory, and nothing is written through it", filepath.Join(u.folder, name))
 		}
 	}
 	u.safe[name] = true
@@ -113,7 +113,7 @@ func (u *unpacker) clear(name string) error {
 	case err != nil:
 		return err
 	case info.IsDir():
-		return fmt.Errorf("%s is a directory here, and not one in the sandbox", filepath.Join(u.folder, name))
+		return fmt.Errorf("%s is a directory on this machine, and not in the sandbox", filepath.Join(u.folder, name))
 	}
 	return u.root.Remove(name)
 }

@@ -108,7 +108,7 @@ func (t *transfer) uploadDir(ctx context.Context, from string, to place, done *c
 	return err
 }
 
-var errRefused = errors.New("the server takes no more")
+var errRefused = errors.New("the server accepts no more data")
 
 // pack writes the content of a directory as a tar, and counts it. It returns the
 // error of w when its reader is gone.

@@ -18,9 +18,9 @@ func (a *app) usageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "usage [SANDBOX_ID]",
 		Short: "Show what your sandboxes used, and what it costs",
-		Long: `Show what your sandboxes used, or one of them, by day of UTC, and what it costs
-where the server has prices. Time counts while they run, at what they could use;
-what runs now is counted every minute.`,
+		Long: `Show what your sandboxes used, or one of them, by day in UTC, and its cost if the
+server has prices. Time counts while they run, at their limits; running sandboxes are
+counted every minute.`,
 		Example: `  cloud-sandbox usage
   cloud-sandbox usage --from 2026-01-01 --to 2026-02-01 --by day
   cloud-sandbox usage --by sandbox --json | jq '.[].vcpu_seconds'`,
@@ -44,9 +44,9 @@ what runs now is counted every minute.`,
 		ValidArgsFunction: a.firstSandbox,
 	}
 	f := cmd.Flags()
-	f.StringVar(&from, "from", "", "the first day (default that of this month)")
+	f.StringVar(&from, "from", "", "the first day (default the first of this month)")
 	f.StringVar(&to, "to", "", "the day after the last (default tomorrow)")
-	f.StringSliceVar(&by, "by", nil, "what to tell apart: day, sandbox, or day,sandbox")
+	f.StringSliceVar(&by, "by", nil, "group by day, sandbox, or day,sandbox")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"day", "sandbox", "day,sandbox"}, cobra.ShellCompDirectiveNoFileComp))
 	clientFlags(cmd)
 	return cmd

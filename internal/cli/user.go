@@ -22,18 +22,18 @@ var (
 func (a *app) userCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "user",
-		Short: "Look after the users of your tenant",
-		Long: `Look after the users of your tenant, for its admins and owners, and for API keys
-with the scope "users". Whoever comes with a token of the tenant is a user of it;
-what you change holds at once for their tokens and for the API keys they made.
-Operators name another tenant with --tenant.`,
+		Short: "Manage the users of your tenant",
+		Long: `Manage the users of your tenant, for its admins and owners, and for API keys with the
+scope "users". The first token of a person makes that person a user. Changes apply at
+once to the user's tokens and to the API keys that the user made. Operators name
+another tenant with --tenant.`,
 		Example: `  cloud-sandbox user ls
   cloud-sandbox user add corp:248289761001 --name "Jane Doe" --role admin
   cloud-sandbox user set corp:248289761001 --state suspended
   cloud-sandbox user rm corp:248289761001`,
 	}
 	u := userCommands{app: a}
-	cmd.PersistentFlags().StringVar(&u.tenant, "tenant", "", "whose users, for operators (default your own)")
+	cmd.PersistentFlags().StringVar(&u.tenant, "tenant", "", "tenant of the users, for operators (default your own)")
 	cmd.AddCommand(u.list(), u.add(), u.set(), u.remove())
 	clientFlags(cmd)
 	return cmd
@@ -66,7 +66,7 @@ func (u *userCommands) list() *cobra.Command {
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&state, "state", "", "only those that are active, suspended or removed (default all but the removed)")
+	cmd.Flags().StringVar(&state, "state", "", "only active, suspended or removed users (default all but the removed)")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(append([]string{"removed"}, userStates...), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -90,10 +90,10 @@ func printUsers(cmd *cobra.Command, all ...v1.User) error {
 func (u *userCommands) add() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add USER",
-		Short: "Invite a user, or have one back who was removed",
+		Short: "Invite a user, or readmit a removed one",
 		Long: `Invite a user by the ID that their tokens will say: NAME:SUB for one of the identity
-provider NAME. They need not be invited: their first token makes them a user. With
---role they may come in although their provider gives them no role here.`,
+provider NAME. An invitation is optional: a user's first token makes the user. --role
+admits a user whose provider gives no role here.`,
 		Example: `  cloud-sandbox user add corp:248289761001 --name "Jane Doe" --email jane@example.com --role admin
   cloud-sandbox user add corp:248289761001 --role owner --tenant acme`,
 		Args:              Args(1, 1, "one USER"),
@@ -122,8 +122,8 @@ provider NAME. They need not be invited: their first token makes them a user. Wi
 func userFlags(cmd *cobra.Command) func() v1.UserChange {
 	f := cmd.Flags()
 	name := f.String("name", "", "for people")
-	email := f.String("email", "", "for people to know them by; nothing is sent there")
-	role := f.String("role", "", `viewer, user, admin, owner or operator, none above yours, or "credential" for what their tokens say`)
+	email := f.String("email", "", "address for display; no mail is sent to it")
+	role := f.String("role", "", `viewer, user, admin, owner or operator, not above your own, or "credential" for the role in their tokens`)
 	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(userRoles, cobra.ShellCompDirectiveNoFileComp))
 	return func() (given v1.UserChange) {
 		for flag, field := range map[string]struct {
@@ -143,11 +143,10 @@ func userFlags(cmd *cobra.Command) func() v1.UserChange {
 func (u *userCommands) set() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set USER",
-		Short: "Give a user another role or name, suspend them or let them go on",
-		Long: `Give a user another role or name, suspend them or let them go on, at once. While
-they are suspended, their tokens and the API keys that they made are refused. A
-role that is given takes the place of what an identity provider says; API keys
-never do more than it.`,
+		Short: "Change the role or name of a user, suspend or reactivate the user",
+		Long: `Change the role or name of a user, suspend or reactivate the user, at once. Tokens of
+a suspended user are refused, and so are API keys that the user made. A role set here
+overrides the role from an identity provider; it also bounds the user's API keys.`,
 		Example: `  cloud-sandbox user set corp:248289761001 --role viewer
   cloud-sandbox user set corp:248289761001 --state suspended
   cloud-sandbox user set corp:248289761001 --state active --role credential`,
@@ -183,7 +182,7 @@ func (u *userCommands) remove() *cobra.Command {
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove users and revoke the API keys that they made",
 		Long: `Remove users from the tenant and revoke the API keys that they made, at once. Their
-tokens are refused, those to come too, until somebody invites them again.`,
+present and future tokens are refused until they are invited again.`,
 		Example: `  cloud-sandbox user rm corp:248289761001`,
 		Args:    Args(1, -1, "one USER or more"),
 		RunE: u.with(func(cmd *cobra.Command, c *client.Client, args []string) error {

@@ -51,7 +51,7 @@ func (a *app) createVolumeCommand() *cobra.Command {
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().Int64Var(&size, "size-mb", 0, "what its files may have together in MiB (default 1024)")
+	cmd.Flags().Int64Var(&size, "size-mb", 0, "size limit of all its files in MiB (default 1024)")
 	return cmd
 }
 
@@ -60,7 +60,7 @@ func (a *app) listVolumesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List volumes, with what they hold",
+		Short:   "List volumes and their sizes",
 		Example: `  cloud-sandbox volume ls
   cloud-sandbox volume ls --json | jq '.[].used_bytes'`,
 		Args: Args(0, 0, "no arguments"),

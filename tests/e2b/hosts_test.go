@@ -57,7 +57,7 @@ func TestHostsInDevMode(t *testing.T) {
 		return net.JoinHostPort("localhost", port)
 	}
 	plain, _, said := environment(t, s, with, "--json")
-	if !strings.Contains(said, "speaks no TLS") || strings.Contains(said, "does not find names") {
+	if !strings.Contains(said, "has no TLS") || strings.Contains(said, "does not resolve names") {
 		t.Errorf("e2b env without TLS says %s", said)
 	}
 	safe, vars, said := environment(t, secured, with, "--json")

@@ -305,9 +305,9 @@ func TestCommandProcesses(t *testing.T) {
 		{[]string{"logs", "box", "job", "--from", "-1"}, told{"", "0 or more", 2}},
 		{[]string{"logs", "box", "job", "--stream", "both"}, told{"", "stdout or stderr", 2}},
 		{[]string{"kill", "box", "job"}, told{process + "\n", "", 0}}, // it has ended and stays so
-		{[]string{"kill", "box", "none"}, told{"", "none: there is no such process", 1}},
+		{[]string{"kill", "box", "none"}, told{"", "none: no such process", 1}},
 		{[]string{"kill", "box"}, told{"", "one PROCESS or more", 2}},
-		{[]string{"exec", "--name", "x", "box", "true"}, told{"", "say --detach too", 125}},
+		{[]string{"exec", "--name", "x", "box", "true"}, told{"", "--name needs --detach", 125}},
 		{[]string{"exec", "-d", "box", "no-such-program"}, told{"", "is not in PATH", 125}},
 	} {
 		got := sh.try(t, "", tt.args...)

@@ -797,7 +797,7 @@ func TestCommandForward(t *testing.T) {
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Wait(); err != nil || !strings.Contains(p.stderr.String(), "nobody listens on port 1") {
+	if err := p.Wait(); err != nil || !strings.Contains(p.stderr.String(), "nothing listens on port 1") {
 		t.Errorf("it ends with %v and says %q", err, p.stderr.String())
 	}
 	for _, tt := range []struct {
@@ -808,7 +808,7 @@ func TestCommandForward(t *testing.T) {
 		{[]string{"box", "--forward", "80:"}, "LOCAL:PORT", 2},
 		{[]string{"box", "--forward", "0"}, "LOCAL:PORT", 2},
 		{[]string{"box", "--forward", "1:70000"}, "LOCAL:PORT", 2},
-		{[]string{"box", "--address", "::1"}, "say --forward too", 2},
+		{[]string{"box", "--address", "::1"}, "--address needs --forward", 2},
 		{[]string{"none", "--forward", "0:80"}, "no sandbox", 1},
 	} {
 		if got := sh.try(t, "", append([]string{"ports"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.err, tt.want) {

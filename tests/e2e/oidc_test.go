@@ -238,12 +238,12 @@ func TestLogin(t *testing.T) {
 		}
 	}
 	fails("CLOUD_SANDBOX_API_KEY", "ls") // no dev mode, and nobody logged in
-	fails("knows no identity provider", "login", "--issuer", "other")
+	fails("has no identity provider", "login", "--issuer", "other")
 	fails("not logged in", "logout")
 	// To an address that is no loopback one, as another machine's, by http.
 	far := "http://0.0.0.0" + s.Addr[strings.LastIndexByte(s.Addr, ':'):]
 	fails("not https", "login", "--issuer", "other", "--url", far)
-	fails("knows no identity provider", "login", "--issuer", "other", "--url", far, "--insecure")
+	fails("has no identity provider", "login", "--issuer", "other", "--url", far, "--insecure")
 
 	// browse logs in as a browser would; change is made to where the provider sends it.
 	browse := func(change func(*url.URL)) (string, error) {

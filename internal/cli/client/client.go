@@ -308,7 +308,7 @@ func failure(base string, resp *http.Response) error {
 	var body v1.FailureBody
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	if err != nil || json.Unmarshal(raw, &body) != nil || body.Error.Code == "" {
-		return sandbox.Errorf(sandbox.Unavailable, "%s answered %s and not as Cloud Sandbox does: is the address right?", base, resp.Status)
+		return sandbox.Errorf(sandbox.Unavailable, "%s answered %s, which is not an answer of Cloud Sandbox: check the address", base, resp.Status)
 	}
 	e := sandbox.Errorf(body.Error.Code, "%s", cmp.Or(body.Error.Message, resp.Status))
 	wait := body.Error.RetryAfterSeconds
@@ -337,7 +337,7 @@ func decode(resp *http.Response, out any) error {
 // parse decodes a server's answer.
 func parse(raw []byte, out any) error {
 	if err := json.Unmarshal(raw, out); err != nil {
-		return sandbox.Errorf(sandbox.Internal, "the server's answer is not what this version of the command knows: %v", err)
+		return sandbox.Errorf(sandbox.Internal, "this version of the command cannot read the server's answer: %v", err)
 	}
 	return nil
 }

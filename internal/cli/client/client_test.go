@@ -163,9 +163,9 @@ func TestFailures(t *testing.T) {
 		{404, "", `{"error":{"code":"not_found","message":"gone"}}`, "not_found: gone 0s"},
 		{429, "3", `{"error":{"code":"exhausted","message":"full"}}`, "exhausted: full 3s"},
 		{429, "3", `{"error":{"code":"exhausted","message":"full","retry_after_seconds":9}}`, "exhausted: full 9s"},
-		{502, "", `<html>`, "unavailable: URL answered 502 Bad Gateway and not as Cloud Sandbox does: is the address right? 0s"},
-		{302, "", ``, "unavailable: URL answered 302 Found and not as Cloud Sandbox does: is the address right? 0s"},
-		{200, "", `{`, "internal: the server's answer is not what this version of the command knows: unexpected end of JSON input 0s"},
+		{502, "", `<html>`, "unavailable: URL answered 502 Bad Gateway, which is not an answer of Cloud Sandbox: check the address 0s"},
+		{302, "", ``, "unavailable: URL answered 302 Found, which is not an answer of Cloud Sandbox: check the address 0s"},
+		{200, "", `{`, "internal: this version of the command cannot read the server's answer: unexpected end of JSON input 0s"},
 	} {
 		c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if tt.header != "" {

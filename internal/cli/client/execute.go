@@ -194,7 +194,7 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 func eventError(data []byte) error {
 	var body v1.FailureBody
 	if err := json.Unmarshal(data, &body); err != nil || body.Error.Code == "" {
-		return sandbox.Errorf(sandbox.Unavailable, "the server said that it failed, and not why")
+		return sandbox.Errorf(sandbox.Unavailable, "the server reported a failure without a reason")
 	}
 	e := sandbox.Errorf(body.Error.Code, "%s", body.Error.Message)
 	e.RetryAfter = time.Duration(min(max(body.Error.RetryAfterSeconds, 0), 86400)) * time.Second

@@ -71,7 +71,7 @@ func (c *Client) StartBuild(ctx context.Context, t v1.TemplateRequest, files, ar
 	return b, decode(resp, &b)
 }
 
-var errAnswered = errors.New("the server takes no more")
+var errAnswered = errors.New("the server accepts no more data")
 
 func writeForm(form *multipart.Writer, t v1.TemplateRequest, files, archive io.Reader) error {
 	part, err := form.CreateFormField("template")

@@ -45,7 +45,7 @@ type Login struct {
 // Do logs a user in. It calls show with the URL that the user is to open in a browser
 // on this machine, and waits until the browser returns from there.
 func Do(ctx context.Context, p v1.Provider, show func(url string)) (Login, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("nobody logged in within ten minutes"))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("no login within ten minutes: run the command again"))
 	defer cancel()
 	ctx = oidc.ClientContext(ctx, &http.Client{Timeout: askTime})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +70,7 @@ func Do(ctx context.Context, p v1.Provider, show func(url string)) (Login, error
 	id, _ := token.Extra("id_token").(string)
 	verified, err := discovered.Verifier(&oidc.Config{ClientID: p.ClientID}).Verify(ctx, id)
 	if err != nil {
-		return Login{}, fmt.Errorf("%s sent no ID token that is right: %w", p.Issuer, err)
+		return Login{}, fmt.Errorf("%s sent an invalid ID token: %w", p.Issuer, err)
 	}
 	if verified.Nonce != nonce {
 		return Login{}, fmt.Errorf("%s sent an ID token of another login", p.Issuer)
@@ -111,7 +111,7 @@ func wait(ctx context.Context, ln net.Listener, state, issuer string) (string, e
 		a := answer{code: q.Get("code")}
 		switch {
 		case q.Has("iss") && q.Get("iss") != issuer:
-			a.err = errors.New("another identity provider answered than was asked")
+			a.err = errors.New("another identity provider answered: log in again")
 		case a.code == "":
 			a.err = fmt.Errorf("the identity provider refused: %.100q %.300q", q.Get("error"), q.Get("error_description"))
 		}
