@@ -77,7 +77,7 @@ func (s files) Read(ctx context.Context, r *connect.Request[filev1.ReadRequest],
 	defer file.Body.Close()
 	switch file.Outcome {
 	case execution.ReadPrecondition, execution.ReadNotModified:
-		return sandbox.Errorf(sandbox.Conflict, "the file is not the one that was asked for: it has changed")
+		return sandbox.Errorf(sandbox.Conflict, "the file has changed: its ETag is not the requested one")
 	case execution.ReadOutOfRange:
 		return sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", file.Total)
 	}
@@ -144,7 +144,7 @@ func begin[T any, M sent[T]](in *connect.ClientStream[T]) (M, *received[T, M], e
 		if err := in.Err(); err != nil {
 			return nil, nil, err
 		}
-		return nil, nil, sandbox.Errorf(sandbox.Invalid, "there is no message: the first says where to write")
+		return nil, nil, sandbox.Errorf(sandbox.Invalid, "no message was sent: the first one names the path")
 	}
 	first := M(in.Msg())
 	return first, &received[T, M]{in, first.GetData()}, checkKnown(first)
@@ -163,7 +163,7 @@ func (b *received[T, M]) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		if m.GetSandboxId() != "" || m.GetPath() != "" {
-			return 0, sandbox.Errorf(sandbox.Invalid, "only the first message of a stream says where to write")
+			return 0, sandbox.Errorf(sandbox.Invalid, "only the first message of a stream names the path")
 		}
 		b.data = m.GetData()
 	}
