@@ -58,7 +58,7 @@ var errUnrecorded = &sandbox.Error{
 // errEffect answers a request that took effect but whose audit entry could not be
 // written. A client must not repeat it blindly.
 var errEffect = &sandbox.Error{
-	Code: sandbox.Unavailable, Detail: "the request took effect, but the audit log could not be written: look before you repeat it",
+	Code: sandbox.Unavailable, Detail: "the request took effect, but the audit log could not be written: check the state before you repeat it",
 }
 
 // ready returns errUnrecorded while entries cannot be written, so that nothing changes

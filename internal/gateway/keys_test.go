@@ -56,7 +56,7 @@ func TestKeyRefusals(t *testing.T) {
 		{`{"name":""}`, 400, "name"},
 		{`{"name":"` + strings.Repeat("n", 101) + `"}`, 400, "100"},
 		{`{"name":"a\u0000"}`, 400, "printable"},
-		{`{"name":"a","scopes":["all"]}`, 400, "there is no scope"},
+		{`{"name":"a","scopes":["all"]}`, 400, "no scope"},
 		{`{"name":"a","scopes":"read"}`, 400, "scopes"},
 		{`{"name":"a","scopes":["write"]}`, 403, "write"},
 		{`{"name":"a","scopes":["tokens"]}`, 403, "tokens"},

@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"language", "status"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cloud_sandbox_http_requests_in_flight",
-			Help: "Requests under way.",
+			Help: "Requests in progress.",
 		}),
 	}
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{

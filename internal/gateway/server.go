@@ -300,7 +300,7 @@ func (s *Server) allRoutes() []route {
 }
 
 var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
-	return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path; /docs lists the API")
+	return sandbox.Errorf(sandbox.NotFound, "no operation has this path; /docs lists the API")
 })
 
 // missing is the route of a request without an operation.

@@ -48,7 +48,7 @@ func TestVolumes(t *testing.T) {
 	}
 	stranger := shared.Server(t).Client(t, "stranger to volumes")
 	refuse(t, stranger, 404, "no volume", "GET", "/api/v1/volumes/"+v.ID, nil)
-	refuse(t, stranger, 400, "there is no volume", "POST", "/api/v1/sessions", rig.Body{"volumes": []rig.Body{{"volume": v.ID, "path": "/data"}}})
+	refuse(t, stranger, 400, "no volume", "POST", "/api/v1/sessions", rig.Body{"volumes": []rig.Body{{"volume": v.ID, "path": "/data"}}})
 	refuse(t, c, 409, "2 sandboxes", "DELETE", "/api/v1/volumes/shared", nil)
 	refuse(t, c, 409, "cannot change", "PATCH", "/api/v1/sessions/"+one.ID, rig.Body{"volumes": []rig.Body{}})
 

@@ -86,7 +86,7 @@ func (g *guest) EndProcess(ctx context.Context, id string) (execution.ProcessInf
 	if g.Processes != nil {
 		return g.Processes.EndProcess(ctx, id)
 	}
-	return execution.ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "there is no such process")
+	return execution.ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "no such process")
 }
 
 // Execute runs a program, as if in a context.
@@ -95,7 +95,7 @@ func (g *guest) Execute(ctx context.Context, req execution.CellRequest, handle f
 	g.Cells = append(g.Cells, req)
 	g.Unlock()
 	if req.Context != "" && req.Context != "c1" {
-		return execution.RunEnd{}, sandbox.Errorf(sandbox.NotFound, "there is no such context")
+		return execution.RunEnd{}, sandbox.Errorf(sandbox.NotFound, "no such context")
 	}
 	cell := &execution.Cell{ContextID: cmp.Or(req.Context, req.Language), Count: 1}
 	return g.Run(ctx, execution.RunRequest{
@@ -130,7 +130,7 @@ func (g *guest) DeleteContext(_ context.Context, id string) error { return known
 
 func known(id string) error {
 	if id != "c1" {
-		return sandbox.Errorf(sandbox.NotFound, "there is no such context")
+		return sandbox.Errorf(sandbox.NotFound, "no such context")
 	}
 	return nil
 }

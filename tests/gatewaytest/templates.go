@@ -108,7 +108,7 @@ func (f *templates) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id
 	if _, err := f.BuildByID(ctx, tenant, id); err != nil {
 		return sandbox.TemplateBuild{}, err
 	}
-	return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build is over")
+	return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build has ended")
 }
 
 func (f *templates) BuildLog(ctx context.Context, tenant sandbox.TenantID, id string, from int64, _ bool, each func(sandbox.BuildLine) error) error {

@@ -40,7 +40,7 @@ func withoutNamespace(who sandbox.Identity, name string) string {
 // checkTeam refuses a team ID other than the caller's; it may be empty.
 func checkTeam(who sandbox.Identity, id string) error {
 	if id != "" && id != uuidOf("team", string(who.Tenant)) {
-		return sandbox.Errorf(sandbox.Invalid, "teamID is not that of your team")
+		return sandbox.Errorf(sandbox.Invalid, "teamID is not your team")
 	}
 	return nil
 }
@@ -178,15 +178,15 @@ func (a *API) key(r *http.Request, who sandbox.Identity) (sandbox.Key, error) {
 			return k, nil
 		}
 	}
-	return sandbox.Key{}, sandbox.Errorf(sandbox.NotFound, "there is no API key %.40q", id)
+	return sandbox.Key{}, sandbox.Errorf(sandbox.NotFound, "no API key %.40q", id)
 }
 
 // NoAccessTokens answers POST /access-tokens: E2B itself has dropped them.
 func (a *API) NoAccessTokens(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
-	return rest.Reply(w, http.StatusGone, failure{Code: http.StatusGone, Message: "there are no access tokens: use an API key, or a token of /api/v1/auth/token"})
+	return rest.Reply(w, http.StatusGone, failure{Code: http.StatusGone, Message: "access tokens do not exist here: use an API key, or a token of /api/v1/auth/token"})
 }
 
 // NoAccessToken answers DELETE /access-tokens/{id}.
 func (a *API) NoAccessToken(_ http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
-	return sandbox.Errorf(sandbox.NotFound, "there is no access token %.40q", r.PathValue("id"))
+	return sandbox.Errorf(sandbox.NotFound, "no access token %.40q", r.PathValue("id"))
 }

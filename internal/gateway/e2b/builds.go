@@ -75,7 +75,7 @@ func (b *draftBody) draft(who sandbox.Identity) (steps.Draft, error) {
 func checkOwnName(name string) error {
 	switch {
 	case strings.Contains(name, "/"):
-		return sandbox.Errorf(sandbox.Denied, "the namespace is not yours: leave out what is before the slash")
+		return sandbox.Errorf(sandbox.Denied, "the namespace is not yours: leave out the namespace and the slash")
 	case !ownNamePattern.MatchString(name):
 		return sandbox.Errorf(sandbox.Invalid, "the name of a template is 1 to 63 of a-z, 0-9, '_' and '-', and begins and ends with a letter or digit")
 	}
@@ -94,7 +94,7 @@ func ownTags(tags []string) ([]string, error) {
 	for _, tag := range tags {
 		tag = strings.ToLower(strings.TrimSpace(tag))
 		if !tagPattern.MatchString(tag) || uuidPattern.MatchString(tag) {
-			return nil, sandbox.Errorf(sandbox.Invalid, "a tag is 1 to 64 of a-z, 0-9, '.', '_' and '-', begins and ends with a letter or digit, and is no UUID: %.80q is not", tag)
+			return nil, sandbox.Errorf(sandbox.Invalid, "a tag is 1 to 64 of a-z, 0-9, '.', '_' and '-', begins and ends with a letter or digit, and is not a UUID: %.80q is not a tag", tag)
 		}
 		tag = swapTag(tag)
 		if !slices.Contains(own, tag) {
@@ -367,7 +367,7 @@ func (a *API) madeBy(ctx context.Context, who sandbox.Identity, name, id string)
 	if slices.ContainsFunc(own, func(t sandbox.Template) bool { return t.Build == id }) {
 		return steps.Build{ID: id, Draft: steps.Draft{Name: name}, State: steps.Ready}, nil
 	}
-	return steps.Build{}, sandbox.Errorf(sandbox.Invalid, "there is no build %.40q of the template %.80q", id, name)
+	return steps.Build{}, sandbox.Errorf(sandbox.Invalid, "no build %.40q of the template %.80q", id, name)
 }
 
 // checkLevel allows every level, and no level.

@@ -104,7 +104,7 @@ func (b *createBody) refuse() error {
 	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory && !b.AutoPause:
 		return sandbox.Errorf(sandbox.Invalid, "autoPauseMemory needs autoPause")
 	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory && resumes:
-		return sandbox.Errorf(sandbox.Invalid, "autoPauseMemory false cannot be combined with autoResume: what is on the disk alone is not woken by traffic")
+		return sandbox.Errorf(sandbox.Invalid, "autoPauseMemory false cannot be combined with autoResume: traffic does not wake a sandbox that was paused without memory")
 	case b.IAM != nil && len(b.IAM.Tokens) > 0:
 		return unsupported("iam")
 	}
@@ -148,7 +148,7 @@ func templateName(who sandbox.Identity, s string) (string, error) {
 	const maxName = 256
 	name := withoutNamespace(who, strings.ToLower(strings.TrimSpace(s)))
 	if name == "" || len(name) > maxName {
-		return "", sandbox.Errorf(sandbox.Invalid, "templateID is not one")
+		return "", sandbox.Errorf(sandbox.Invalid, "templateID is invalid")
 	}
 	if strings.Contains(name, "/") {
 		return "", errNoTemplate(name)

@@ -218,7 +218,7 @@ func TestBadE2B(t *testing.T) {
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`, 400, "secure"},
 		{"POST", "/sandboxes", `{"templateID":"base","secure":false,"network":{"allowPublicTraffic":false}}`, 400, "secure"},
 		{"POST", "/sandboxes", `{"templateID":"base","iam":{"tokens":{"a":{}}}}`, 400, "iam"},
-		{"POST", "/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"a","path":"/b"}]}`, 400, "there is no volume"},
+		{"POST", "/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"a","path":"/b"}]}`, 400, "no volume"},
 		{"POST", "/sandboxes", `[]`, 400, "object"},
 		{"GET", "/sandboxes/x", "", 404, `sandbox \"x\" not found`},
 		{"DELETE", "/sandboxes/UPPER-x", "", 404, "not found"},

@@ -165,7 +165,7 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name)
 		}
 		if len(all) != 1 {
-			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %s stands there twice", name)
+			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %s is given twice", name)
 		}
 	}
 	return values, nil
@@ -256,7 +256,7 @@ func states(s string) ([]sandbox.State, error) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "a state is running or paused, not %.32q", name)
 		}
 		if len(all) > 2*(len(running)+len(paused)) {
-			return nil, sandbox.Errorf(sandbox.Invalid, "a state stands there more than once")
+			return nil, sandbox.Errorf(sandbox.Invalid, "a state is given more than once")
 		}
 	}
 	return all, nil

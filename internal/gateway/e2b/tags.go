@@ -129,7 +129,7 @@ func (a *API) RemoveTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	case len(tags) == 0:
 		return sandbox.Errorf(sandbox.Invalid, "tags are missing")
 	case tag != "" || strings.Contains(body.Name, ":"):
-		return sandbox.Errorf(sandbox.Invalid, "name is that of a template, without a tag")
+		return sandbox.Errorf(sandbox.Invalid, "name must be the name of a template, without a tag")
 	case slices.Contains(tags, latest):
 		return sandbox.Errorf(sandbox.Invalid, "the tag %q cannot be removed", defaultTag)
 	}

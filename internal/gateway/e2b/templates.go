@@ -270,7 +270,7 @@ func (a *API) TemplatePart(w http.ResponseWriter, r *http.Request, who sandbox.I
 	case alias:
 		name = part
 	case part != "tags":
-		return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path")
+		return sandbox.Errorf(sandbox.NotFound, "no operation has this path")
 	}
 	tags, err := a.named(r.Context(), who, name)
 	if errors.Is(err, sandbox.NotFound) {

@@ -60,7 +60,7 @@ func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 	v, err := a.Volumes.CreateVolume(r.Context(), who.Tenant, sandbox.VolumeRequest{ID: rest.ResourceLike(r.Context(), "v"), Name: body.Name})
 	switch sandbox.CodeOf(err) {
 	case sandbox.Conflict:
-		return sandbox.Errorf(sandbox.Invalid, "there is a volume named %q", body.Name).WithCause(err)
+		return sandbox.Errorf(sandbox.Invalid, "a volume named %q exists already", body.Name).WithCause(err)
 	case sandbox.Unsupported:
 		return sandbox.Errorf(sandbox.Denied, "this server keeps no volumes").WithCause(err)
 	}

@@ -49,7 +49,7 @@ func decodeObject(raw []byte, v any) error {
 		return jsonError(err, reflect.TypeOf(v))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return sandbox.Errorf(sandbox.Invalid, "the body goes on after its JSON object")
+		return sandbox.Errorf(sandbox.Invalid, "the body has more text after its JSON object")
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name)
 		}
 		if len(all) != 1 {
-			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %.64q stands there twice", name)
+			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %.64q is given twice", name)
 		}
 		if !utf8.ValidString(name + all[0]) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %.64q is not UTF-8", name)

@@ -58,7 +58,7 @@ func TestDecodeNamesTheField(t *testing.T) {
 		{`{"every_seconds": 0}`, "every_seconds must be a number of seconds, more than 0 and at most 2147483647, not 0"},
 		{`{"other": 1}`, `the body has an unknown field "other"`},
 		{`{"user": "a"`, "the body is not JSON: it ends early"},
-		{`{"user": "a"} {}`, "the body goes on after its JSON object"},
+		{`{"user": "a"} {}`, "the body has more text after its JSON object"},
 		{`[]`, "the body must be a JSON object"},
 	} {
 		err := decodeObject([]byte(tt.raw), &body{})

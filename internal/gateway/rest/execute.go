@@ -69,7 +69,7 @@ func ExecutionRequest(b *v1.ExecuteRequest) (execution.Request, error) {
 func idempotencyKey(r *http.Request) (string, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) > 1 || len(keys) == 1 && keys[0] == "" {
-		return "", sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must stand there once and not be empty")
+		return "", sandbox.Errorf(sandbox.Invalid, "send the header Idempotency-Key once, and not empty")
 	}
 	return strings.Join(keys, ""), nil
 }

@@ -91,7 +91,7 @@ func (a *API) ReadFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	case execution.ReadPrecondition:
-		return refused(w, http.StatusPreconditionFailed, sandbox.Errorf(sandbox.Conflict, "the file is not the one that was asked for: it has changed"))
+		return refused(w, http.StatusPreconditionFailed, sandbox.Errorf(sandbox.Conflict, "the file has changed: its ETag is not the requested one"))
 	case execution.ReadOutOfRange:
 		h.Set("Content-Range", fmt.Sprintf("bytes */%d", file.Total))
 		return refused(w, http.StatusRequestedRangeNotSatisfiable, sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", file.Total))

@@ -47,5 +47,5 @@ func (a *API) GetNode(w http.ResponseWriter, r *http.Request, _ sandbox.Identity
 			return Reply(w, http.StatusOK, nodeDetailsOf(n))
 		}
 	}
-	return sandbox.Errorf(sandbox.NotFound, "there is no such node")
+	return sandbox.Errorf(sandbox.NotFound, "no such node")
 }

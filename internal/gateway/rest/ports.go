@@ -108,7 +108,7 @@ func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 		return err
 	}
 	if body.Private == nil && body.TLS == nil {
-		return sandbox.Errorf(sandbox.Invalid, "say what becomes of the port: private or tls, true or false")
+		return sandbox.Errorf(sandbox.Invalid, "name the change of the port: private or tls, true or false")
 	}
 	change := sandbox.Change{Port: &sandbox.PortChange{Port: port, Private: body.Private, TLS: body.TLS}}
 	sb, err := a.Updates.Update(r.Context(), who.Tenant, r.PathValue("id"), change)

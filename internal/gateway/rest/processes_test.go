@@ -194,7 +194,7 @@ func TestAttach(t *testing.T) {
 	}
 	for message, want := range map[string]string{
 		`{"type":"resize","cols":0,"rows":9}`: `between 1 and 4096`, `{"type":"shout"}`: "must be resize", `{"typ":"eof"}`: "unknown field",
-		`{}{}`: "goes on", `no`: "JSON object", `{`: "ends early", `{"type":"signal","signal":"X"}`: "is not a signal", "{\"type\":\"\xff\"}": "UTF-8",
+		`{}{}`: "more text after", `no`: "JSON object", `{`: "ends early", `{"type":"signal","signal":"X"}`: "is not a signal", "{\"type\":\"\xff\"}": "UTF-8",
 	} {
 		if err := two.Write(t.Context(), websocket.MessageText, []byte(message)); err != nil {
 			t.Fatal(err)
@@ -476,7 +476,7 @@ func TestProcessBadInputs(t *testing.T) {
 		{"GET p1-aaaaaaaaaaaaaaaa", "", 404, "no such process"},
 		{"GET UPPER", "", 400, "neither the ID nor the name"},
 		{"GET a%20b", "", 400, "neither the ID nor the name"},
-		{"GET %2e%2e%2fx", "", 404, "nothing at this path"},
+		{"GET %2e%2e%2fx", "", 404, "no operation has this path"},
 		{"GET plain?x=1", "", 400, "x"},
 		{"GET plain", "{}", 400, "no body"},
 

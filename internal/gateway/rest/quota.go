@@ -56,7 +56,7 @@ func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.I
 	for _, name := range slices.Sorted(maps.Keys(body)) {
 		n := body[name]
 		if n == nil {
-			return sandbox.Errorf(sandbox.Invalid, "%.40q must be a number: leave out what is not to be bounded", name)
+			return sandbox.Errorf(sandbox.Invalid, "%.40q must be a number: leave a field out for no limit", name)
 		}
 		fields[name] = *n
 	}

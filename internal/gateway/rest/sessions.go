@@ -94,7 +94,7 @@ func (a *API) create(ctx context.Context, c Call, in *v1.CreateRequest, otherwis
 
 // ErrUnderWay answers a repeat while the first request may still take effect.
 var ErrUnderWay = &sandbox.Error{
-	Code: sandbox.Conflict, Detail: "the first request with this Idempotency-Key is still under way", RetryAfter: time.Second,
+	Code: sandbox.Conflict, Detail: "the first request with this Idempotency-Key is still in progress", RetryAfter: time.Second,
 }
 
 // Earlier returns the Sandbox that an earlier attempt of an idempotent request created:

@@ -107,7 +107,7 @@ func (s *socket) listen(ctx context.Context) (left context.Context, wait func())
 		defer close(done)
 		defer cancel()
 		if _, _, err := s.conn.Reader(left); err == nil {
-			_ = s.conn.Close(websocket.StatusPolicyViolation, "nothing is listened to here")
+			_ = s.conn.Close(websocket.StatusPolicyViolation, "this WebSocket takes no messages")
 		}
 	}()
 	return left, func() { <-done }

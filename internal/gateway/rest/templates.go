@@ -177,7 +177,7 @@ func openTemplateForm(r *http.Request, body *v1.TemplateRequest) (*templateForm,
 	return f, f.advance("files", "archive")
 }
 
-var errTemplateForm = sandbox.Errorf(sandbox.Invalid, "the form must have the parts template, as JSON, then files, if there are any, and then archive, if there is one")
+var errTemplateForm = sandbox.Errorf(sandbox.Invalid, "the form must have the part template, as JSON, then the optional parts files and archive, in this order")
 
 // advance opens the next part, which must have one of the names.
 func (f *templateForm) advance(names ...string) (err error) {

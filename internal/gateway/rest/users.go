@@ -26,7 +26,7 @@ func parseGiven(name string) (sandbox.Role, error) {
 	}
 	role, err := ParseRole(name)
 	if err != nil {
-		return "", sandbox.Errorf(sandbox.Invalid, `role must be "viewer", "user", "admin", "owner", "operator" or, for what their tokens say, %q`, credentialRole)
+		return "", sandbox.Errorf(sandbox.Invalid, `role must be "viewer", "user", "admin", "owner", "operator", or %q for the role in their tokens`, credentialRole)
 	}
 	return role, nil
 }

@@ -266,7 +266,7 @@ func badCallsAboutFiles(t *testing.T, f *fixture) {
 		{files + "Read", about(`"path":""`), "invalid_argument", "path is missing"},
 		{files + "Read", about(`"path":"\u0000"`), "invalid_argument", "zero byte"},
 		{files + "Read", about(`"path":"` + strings.Repeat("p", 5000) + `"`), "invalid_argument", "4096"},
-		{files + "Write", nil, "invalid_argument", "there is no message"},
+		{files + "Write", nil, "invalid_argument", "no message was sent"},
 		{files + "Write", []string{`{"sandbox_id":"ID","path":"a"}`, `{"path":"b","data":"YQ=="}`}, "invalid_argument", "only the first message"},
 		{files + "Write", []string{`{"sandbox_id":"ID","path":"a"}`, `{"nonsense":1}`}, "invalid_argument", "nonsense"},
 		{files + "Write", about(`"path":"a","data":"` + strings.Repeat("A", rpc.MaxStreamed+4) + `"`), "resource_exhausted", "larger than"},
@@ -381,7 +381,7 @@ func templatesByCalls(t *testing.T, f *fixture) {
 		{templates + "Get", []string{`{"template":"none"}`}, "not_found", "no template"},
 		{templates + "Remove", []string{`{"template":"base"}`}, "permission_denied", "server's own"},
 		{templates + "GetBuild", []string{`{"build_id":"none"}`}, "not_found", "no such build"},
-		{templates + "CancelBuild", []string{named}, "failed_precondition", "the build is over"},
+		{templates + "CancelBuild", []string{named}, "failed_precondition", "the build has ended"},
 		{templates + "BuildLog", []string{`{"build_id":"none"}`}, "not_found", "no such build"},
 		{templates + "BuildLog", []string{`{"build_id":"` + answer.Build.ID + `","from":"-1"}`}, "invalid_argument", "next_offset"},
 	})
@@ -534,12 +534,12 @@ func volumesByCalls(t *testing.T, f *fixture) {
 	const sandboxes = "sandbox.v1.SandboxService/"
 	f.Says(sandboxes+"Create", `{"name":"with-volumes","volumes":[{"volume":"data","path":"/data"}]}`, `"volumes":[{"volume":"data","path":"/data"}]`)
 	f.refusesCalls("", []badCall{
-		{service + "Create", []string{`{"name":"data"}`}, "failed_precondition", "there is a volume"},
+		{service + "Create", []string{`{"name":"data"}`}, "failed_precondition", "exists already"},
 		{service + "Create", []string{`{"name":"a b"}`}, "invalid_argument", "name"},
 		{service + "Create", []string{`{"name":"a","sizeMb":"-5"}`}, "invalid_argument", "1 MiB"},
 		{service + "Get", []string{`{}`}, "not_found", "volume"},
 		{service + "Delete", []string{`{"volumeId":"data"}`}, "failed_precondition", "in use"},
-		{sandboxes + "Create", []string{`{"volumes":[{"path":"/data"}]}`}, "invalid_argument", "which volume"},
+		{sandboxes + "Create", []string{`{"volumes":[{"path":"/data"}]}`}, "invalid_argument", "name the volume"},
 		{sandboxes + "Create", []string{`{"volumes":[{"volume":"data","path":"/usr"}]}`}, "invalid_argument", "cannot be mounted"},
 	})
 	if e := f.AuditOf(func() { f.Says(service+"Delete", `{"volumeId":"more"}`) }); e.Target != "more" {

@@ -70,10 +70,10 @@ var errClosed = errors.New("the port is not open")
 // some of whose calls are not for clients.
 func (d *Door) Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.Conn, error) {
 	if sandbox.AgentPort(port) {
-		return nil, sandbox.Errorf(sandbox.Invalid, "port %d is that of the agent in the sandbox: only requests of HTTP get there", port)
+		return nil, sandbox.Errorf(sandbox.Invalid, "port %d belongs to the agent in the sandbox, which takes HTTP requests only", port)
 	}
 	if !d.begin(sb.ID) {
-		return nil, sandbox.Errorf(sandbox.Exhausted, "too many requests to this sandbox are under way")
+		return nil, sandbox.Errorf(sandbox.Exhausted, "too many requests to this sandbox are in progress: wait until one has ended")
 	}
 	conn, err := d.dial(withRoute(ctx, route{target: Target{SandboxID: sb.ID, Port: port}, sandbox: sb}))
 	if err == nil {
@@ -84,7 +84,7 @@ func (d *Door) Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.C
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, errClosed):
-		return nil, sandbox.Errorf(sandbox.Conflict, "nobody listens on port %d of the sandbox", port)
+		return nil, sandbox.Errorf(sandbox.Conflict, "nothing listens on port %d of the sandbox", port)
 	}
 	return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
 }

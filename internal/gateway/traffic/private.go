@@ -47,7 +47,7 @@ func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 		Code: http.StatusForbidden, SandboxID: t.SandboxID,
 		// E2B's words, which its clients know, and its spelling of the header.
 		Message: "Sandbox is secured with traffic access token. " + fmt.Sprintf(problem, strings.ToLower(trafficHeader)),
-		hint:    "This port is private. Ask whoever runs it for a link: one that has worked before may have expired.",
+		hint:    "This port is private. Ask its owner for a link: a link that worked before may have expired.",
 	})
 	return false
 }

@@ -114,7 +114,7 @@ func TestLinkInABrowser(t *testing.T) {
 	}
 	req = w.request("GET", "/", 3000, nil)
 	browser(req)
-	if resp, body := w.do(req); resp.StatusCode != 403 || !strings.Contains(body, "<h1>Sandbox is secured with traffic access token. Token header &#39;e2b-traffic-access-token&#39; is missing") || !strings.Contains(body, "Ask whoever") {
+	if resp, body := w.do(req); resp.StatusCode != 403 || !strings.Contains(body, "<h1>Sandbox is secured with traffic access token. Token header &#39;e2b-traffic-access-token&#39; is missing") || !strings.Contains(body, "Ask its owner") {
 		t.Errorf("the page: %d %s", resp.StatusCode, body)
 	}
 }

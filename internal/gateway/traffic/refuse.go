@@ -38,9 +38,9 @@ func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err e
 	case errors.Is(err, errNotWoken):
 		refuse(w, r, answer{Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "The sandbox is paused: only a request with its access token wakes it"})
 	case errors.Is(err, sandbox.ErrSuspended):
-		refuse(w, r, answer{Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "The tenant of this sandbox is suspended: ask whoever runs this server"})
+		refuse(w, r, answer{Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "The tenant of this sandbox is suspended: ask the operator of this server"})
 	case errors.Is(err, errCut):
-		refuse(w, r, answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox was paused before it answered", hint: "What was asked may be done, now or when the sandbox resumes."})
+		refuse(w, r, answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox was paused before it answered", hint: "The request may take effect, now or when the sandbox resumes."})
 	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Conflict), errors.Is(err, sandbox.Unavailable):
 		refuse(w, r, gone(t)) // or its Boot is gone, which is the same to a client
 	case sandbox.CodeOf(err) == sandbox.Timeout:

@@ -144,7 +144,7 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	}
 	if !d.begin(t.SandboxID) {
 		limit := maxConcurrent
-		refuse(w, r, answer{Code: http.StatusTooManyRequests, SandboxID: t.SandboxID, Message: "too many requests to this sandbox are under way", Limit: &limit})
+		refuse(w, r, answer{Code: http.StatusTooManyRequests, SandboxID: t.SandboxID, Message: "too many requests to this sandbox are in progress: wait until one has ended", Limit: &limit})
 		return
 	}
 	defer d.end(t.SandboxID)
