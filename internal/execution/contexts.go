@@ -88,7 +88,7 @@ func checkContextID(id string) error {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
 	}
 	if !ok {
-		return sandbox.Errorf(sandbox.NotFound, "there is no such context")
+		return sandbox.Errorf(sandbox.NotFound, "no such context")
 	}
 	return nil
 }

@@ -226,7 +226,7 @@ func (r *Request) complete() (language, error) {
 		r.Timeout = DefaultTimeout
 	case NoTimeout:
 		if r.Timeout = 0; r.Sandbox == "" {
-			return language{}, sandbox.Errorf(sandbox.Invalid, "timeout_seconds 0, for no limit, needs a sandbox_id: a sandbox that is borrowed for one execution is for so long")
+			return language{}, sandbox.Errorf(sandbox.Invalid, "timeout_seconds 0, for no limit, needs a sandbox_id: a sandbox that is borrowed for one execution needs a limit")
 		}
 	}
 	if r.MaxOutput == 0 {
@@ -430,7 +430,7 @@ func verdict(req Request, end RunEnd) (Status, int, *Problem) {
 		}
 		return StatusError, code, problem("exit_code", "it ended with exit code %d", code)
 	case StatusTimeout:
-		return StatusTimeout, exitTimeout, problem("timeout", "it ran longer than the %s it was given", req.Timeout)
+		return StatusTimeout, exitTimeout, problem("timeout", "it ran longer than its limit of %s", req.Timeout)
 	case StatusOOM:
 		return StatusOOM, cmp.Or(code, exitKilled), problem("oom", "%s", cmp.Or(end.Message, "it was ended because the sandbox ran out of memory"))
 	case StatusPids:

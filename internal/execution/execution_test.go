@@ -71,7 +71,7 @@ func (s *scripted) Warm(context.Context) error { return nil }
 
 // EndProcess finds none: what runs here ends with its call.
 func (s *scripted) EndProcess(context.Context, string) (ProcessInfo, error) {
-	return ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "there is no such process")
+	return ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "no such process")
 }
 
 type deadNodes struct{}

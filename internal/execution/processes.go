@@ -252,7 +252,7 @@ func guestID(sb sandbox.Sandbox, process string) (string, error) {
 	timeline, err := strconv.ParseInt(m[1], 10, 64)
 	switch {
 	case err != nil || timeline > sb.Timeline:
-		return "", sandbox.Errorf(sandbox.NotFound, "there is no such process")
+		return "", sandbox.Errorf(sandbox.NotFound, "no such process")
 	case timeline < sb.Timeline:
 		return "", sandbox.Errorf(sandbox.Conflict, "this process ID is of timeline %d, and the sandbox has gone back to an earlier state since: its timeline is %d; list its processes", timeline, sb.Timeline)
 	}
@@ -340,13 +340,13 @@ func (r *StartRequest) checkProgram() error {
 	case r.Command != "" && len(r.Args) > 0:
 		return sandbox.Errorf(sandbox.Invalid, "give either command or argv, not both")
 	case strings.TrimSpace(r.Command) == "" && len(r.Args) == 0:
-		return sandbox.Errorf(sandbox.Invalid, "command and argv are missing: one of them says what to run")
+		return sandbox.Errorf(sandbox.Invalid, "command and argv are missing: send one of them")
 	case len(r.Args) > 0 && r.Args[0] == "":
 		return sandbox.Errorf(sandbox.Invalid, "argv names no program")
 	case len(r.Args) > MaxArgs:
 		return sandbox.Errorf(sandbox.TooLarge, "argv has %d items; it may have at most %d", len(r.Args), MaxArgs)
 	case len(all) > MaxCommand:
-		return sandbox.Errorf(sandbox.TooLarge, "what is to be run has %d bytes; it may have at most %d: write a file and run that", len(all), MaxCommand)
+		return sandbox.Errorf(sandbox.TooLarge, "the command has %d bytes; it may have at most %d: write a file and run that", len(all), MaxCommand)
 	case strings.ContainsRune(all+r.Cwd+r.User, 0):
 		return sandbox.Errorf(sandbox.Invalid, "command, argv, cwd and user must not hold a zero byte")
 	case r.Shell != "" && r.Command == "":
@@ -441,9 +441,9 @@ type startOutput struct {
 }
 
 // errEnough ends the reading of output once enough is read.
-var errEnough = errors.New("no more output is wanted")
+var errEnough = errors.New("no more output is needed")
 
-// full returns errEnough when no more output is wanted.
+// full returns errEnough when no more output is needed.
 func (o *startOutput) full() error {
 	if o.left <= 0 {
 		return errEnough
@@ -510,7 +510,7 @@ func processOf(sb sandbox.Sandbox, info ProcessInfo) Process {
 	if info.End != nil {
 		p.Status, p.ExitCode, p.Problem = verdict(Request{Timeout: info.Timeout}, *info.End)
 		if p.Status == StatusKilled && info.End.Signal == 0 { // its Sandbox still runs
-			p.Problem = problem("signal", "it ended when it was asked to")
+			p.Problem = problem("signal", "it ended on request")
 		}
 	}
 	return p

@@ -191,7 +191,7 @@ func TestProcessThatWasAskedToEnd(t *testing.T) {
 		exitCode int
 		message  string
 	}{
-		{RunEnd{Status: StatusKilled, ExitCode: 3}, 137, "it ended when it was asked to"},
+		{RunEnd{Status: StatusKilled, ExitCode: 3}, 137, "it ended on request"},
 		{RunEnd{Status: StatusKilled, ExitCode: -1, Signal: 9}, 137, "signal 9 ended it: killed"},
 	} {
 		p := processOf(sandbox.Sandbox{}, ProcessInfo{End: &tt.end})

@@ -205,7 +205,7 @@ func (f *following) lost(ctx context.Context, cause error) (RunEnd, error) {
 	case !f.out.started:
 		return RunEnd{}, errNotRunning(now)
 	case now.Ended == nil:
-		return RunEnd{Status: StatusKilled, Message: "the sandbox was paused while it ran, and began with a version that ends programs then"}, nil
+		return RunEnd{Status: StatusKilled, Message: "the sandbox was paused while the program ran, and the sandbox's version ends programs on a pause"}, nil
 	}
 	return endOf(now), nil
 }
@@ -225,7 +225,7 @@ func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, 
 		case <-ctx.Done():
 			return true, end, context.Cause(ctx)
 		case <-late.C:
-			return true, end, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke; what ran goes on as process %s",
+			return true, end, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke; the program continues as process %s",
 				publicID(f.sb.Timeline, f.process.ID)).WithCause(cause)
 		case <-time.After(f.pause):
 		}
@@ -236,7 +236,7 @@ func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, 
 		case now.Ended != nil:
 			return true, endOf(now), nil
 		case now.Timeline != f.sb.Timeline:
-			return true, RunEnd{Status: StatusKilled, Message: "the sandbox went back to an earlier state while it ran"}, nil
+			return true, RunEnd{Status: StatusKilled, Message: "the sandbox went back to an earlier state while the program ran"}, nil
 		case now.State == sandbox.Paused:
 			return true, f.paused(), nil
 		case now.State == sandbox.Running && now.Boot == f.sb.Boot && errors.Is(context.Cause(runCtx), errGuard):
@@ -254,7 +254,7 @@ func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, 
 // paused returns the end of an execution that continues when its Sandbox resumes.
 func (f *following) paused() RunEnd {
 	return RunEnd{Status: StatusPaused, Message: fmt.Sprintf(
-		"the sandbox was paused while it ran: it goes on when the sandbox resumes, as process %s, whose output can be read from byte %d on",
+		"the sandbox was paused while the program ran: it continues when the sandbox resumes, as process %s; read its output from byte %d",
 		publicID(f.sb.Timeline, f.process.ID), f.out.next)}
 }
 

@@ -196,7 +196,7 @@ func TestLocalWork(t *testing.T) {
 	h.git(".", "config", "--global", "--remove-section", "user")
 	_, err = r.Commit(ctx, git.Commit{Message: "Nobody", AllowEmpty: true})
 	wants(t, "commit as nobody", err, sandbox.Invalid)
-	if err == nil || !strings.Contains(err.Error(), "give one") {
+	if err == nil || !strings.Contains(err.Error(), "send one") {
 		t.Errorf("commit as nobody: %v; it does not say what to do", err)
 	}
 }

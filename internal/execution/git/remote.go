@@ -141,7 +141,7 @@ func (r Repo) Pull(ctx context.Context, p Pull) (head Head, updated bool, err er
 	}
 	if _, err := r.git(ctx, call{args: join}); err != nil {
 		_, _ = r.git(context.WithoutCancel(ctx), call{args: undo}) // it fails if no merge or rebase was begun
-		return before, false, coded(err, sandbox.Conflict, "what was fetched cannot be merged, and nothing was changed")
+		return before, false, coded(err, sandbox.Conflict, "the fetched commits cannot be merged, and nothing was changed")
 	}
 	head, err = r.Head(ctx)
 	return head, head.Commit != before.Commit, err
@@ -154,7 +154,7 @@ func (r Repo) idle(ctx context.Context) error {
 		_, err := r.git(ctx, call{args: []string{"rev-parse", "--verify", "--quiet", under.ref}, limit: maxName})
 		var none *failure
 		if err == nil {
-			return sandbox.Errorf(sandbox.Conflict, "a %s is under way; finish or abort it first", under.way)
+			return sandbox.Errorf(sandbox.Conflict, "a %s is in progress; finish or abort it first", under.way)
 		}
 		if !errors.As(err, &none) {
 			return err
@@ -274,7 +274,7 @@ func (r Repo) Push(ctx context.Context, p Push) (Pushed, error) {
 func (r Repo) commit(ctx context.Context, branch string) (string, error) {
 	out, err := r.git(ctx, call{args: []string{"rev-parse", "--verify", "--quiet", "refs/heads/" + branch + "^{commit}"}, limit: maxName})
 	if err != nil {
-		return "", coded(err, sandbox.NotFound, "there is no such branch with a commit")
+		return "", coded(err, sandbox.NotFound, "no such branch with a commit")
 	}
 	commit := strings.TrimSuffix(string(out.stdout), "\n")
 	if !commitPattern.MatchString(commit) {
@@ -294,7 +294,7 @@ func (r Repo) lendTo(ctx context.Context, c *Credentials, remote string, push bo
 	}
 	out, err := r.git(ctx, call{args: append(args, "--", remote), limit: maxName})
 	if err != nil {
-		return nil, coded(err, sandbox.NotFound, "there is no such remote")
+		return nil, coded(err, sandbox.NotFound, "no such remote")
 	}
 	return c.forURL(strings.TrimSuffix(string(out.stdout), "\n"))
 }
@@ -303,7 +303,7 @@ func (r Repo) lendTo(ctx context.Context, c *Credentials, remote string, push bo
 func Default(dir, rawURL string) (string, error) {
 	n := NameOf(rawURL)
 	if n == "" {
-		return "", sandbox.Errorf(sandbox.Invalid, "path is missing, and the url has no last part to take for it")
+		return "", sandbox.Errorf(sandbox.Invalid, "path is missing, and cannot be derived from the url: send a path")
 	}
 	return path.Join(dir, n), nil
 }

@@ -95,7 +95,7 @@ func (r Repo) status(ctx context.Context, untracked string) (Status, error) {
 		env:  map[string]string{"GIT_OPTIONAL_LOCKS": "0"},
 	})
 	if err != nil {
-		return Status{}, coded(err, sandbox.Conflict, "the status cannot be told")
+		return Status{}, coded(err, sandbox.Conflict, "the status cannot be read")
 	}
 	s, err := parseStatus(out.stdout, out.cut)
 	s.Path = root
@@ -112,7 +112,7 @@ func (r Repo) Branches(ctx context.Context) (Branches, error) {
 		"for-each-ref", "--format=%(refname)%09%(objectname)%09%(upstream:short)%09%(symref)", "--sort=refname", "refs/heads", "refs/remotes",
 	}})
 	if err != nil {
-		return Branches{}, coded(err, sandbox.Conflict, "the branches cannot be told")
+		return Branches{}, coded(err, sandbox.Conflict, "the branches cannot be read")
 	}
 	b, err := parseBranches(out.stdout, out.cut)
 	if err != nil {
@@ -162,7 +162,7 @@ func (r Repo) Checkout(ctx context.Context, c Checkout) (Head, error) {
 
 func (c Checkout) check() error {
 	if c.Start != "" && !c.Create {
-		return sandbox.Errorf(sandbox.Invalid, "start is for a branch that is made: create is not there")
+		return sandbox.Errorf(sandbox.Invalid, "start is for a new branch: send create too")
 	}
 	if c.Start != "" {
 		if err := checkRevision("start", c.Start); err != nil {
@@ -220,7 +220,7 @@ func (r Repo) Commit(ctx context.Context, c Commit) (Head, error) {
 	if _, err := r.git(ctx, call{args: args, env: env, stdin: c.Message}); err != nil {
 		err = coded(err, sandbox.Conflict, "nothing was committed")
 		if c.Name == "" && sandbox.CodeOf(err) == sandbox.Invalid {
-			err = sandbox.Errorf(sandbox.Invalid, "nothing was committed: nobody is its author; give one, or set user.name and user.email in the configuration of git").WithCause(err)
+			err = sandbox.Errorf(sandbox.Invalid, "nothing was committed: the author is missing; send one, or set user.name and user.email in the configuration of git").WithCause(err)
 		}
 		return Head{}, err
 	}

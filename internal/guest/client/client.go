@@ -158,7 +158,7 @@ func (c *Client) rehearse(ctx context.Context) error {
 	for range rehearsals {
 		_, err := c.control().Bind(ctx, connect.NewRequest(bindRequest(sandbox.Binding{})))
 		if err = fail(ctx, err); err == nil {
-			return sandbox.Errorf(sandbox.Unavailable, "the sandbox takes an owner that is nobody")
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox accepted an empty owner")
 		}
 		if !errors.Is(err, sandbox.Invalid) {
 			return err
@@ -185,7 +185,7 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 		return false, fail(ctx, err)
 	}
 	if int(r.Msg.Mounted) != len(b.Volumes) {
-		return false, sandbox.Errorf(sandbox.Unsupported, "the sandbox began with a version that has no volumes")
+		return false, sandbox.Errorf(sandbox.Unsupported, "the sandbox was started by a version without volumes")
 	}
 	return r.Msg.Waits, nil
 }

@@ -30,7 +30,7 @@ func (c *Client) ListPorts(ctx context.Context) ([]execution.Listener, bool, err
 	err = fail(ctx, err)
 	if errors.Is(err, sandbox.Unsupported) {
 		// The Boot was saved by an earlier version, which its Guest still is.
-		return nil, false, sandbox.Errorf(sandbox.Unsupported, "the agent in this sandbox is of an earlier version, which does not tell ports: a new sandbox does")
+		return nil, false, sandbox.Errorf(sandbox.Unsupported, "the agent in this sandbox is of an earlier version, which does not list ports: create a new sandbox")
 	}
 	if err != nil {
 		return nil, false, err

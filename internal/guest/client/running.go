@@ -43,7 +43,7 @@ func (c *Client) asProcess(ctx context.Context, as execution.RunAs, m *guestv1.R
 	if err := stream.Err(); err != nil {
 		known := r.accepted || connect.CodeOf(err) != connect.CodeUnimplemented
 		if !known && as.Again {
-			return end, true, sandbox.Errorf(sandbox.Unsupported, "the sandbox was started by an earlier version, where what runs ends with its connection: it may have run in part")
+			return end, true, sandbox.Errorf(sandbox.Unsupported, "the sandbox was started by an earlier version, which ends programs with their connection: the program may have run in part")
 		}
 		return end, known, fail(ctx, err)
 	}

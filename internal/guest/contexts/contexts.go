@@ -18,8 +18,8 @@ const maxContexts = 32
 
 // Errors about contexts.
 var (
-	ErrUnknown = errors.New("there is no such context")
-	ErrTooMany = fmt.Errorf("there are %d contexts already; delete one first", maxContexts)
+	ErrUnknown = errors.New("no such context")
+	ErrTooMany = fmt.Errorf("the sandbox has %d contexts already; delete one first", maxContexts)
 )
 
 // Contexts are the contexts of one Boot. Its methods are safe for concurrent use.

@@ -114,7 +114,7 @@ func send(w http.ResponseWriter, r *http.Request, f *files.Opened) error {
 	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": f.Info.Name()}))
 	encoding, ok := acceptedEncoding(r.Header.Get("Accept-Encoding"))
 	if !ok {
-		return files.Failed(http.StatusNotAcceptable, "no acceptable encoding: identity and gzip are there")
+		return files.Failed(http.StatusNotAcceptable, "no acceptable encoding: identity and gzip are available")
 	}
 	if encoding == "gzip" && r.Header.Get("Range") == "" {
 		h.Set("Content-Encoding", "gzip")

@@ -198,7 +198,7 @@ func pack(ctx context.Context, root *os.File, format guestv1.ArchiveFormat, out 
 	case guestv1.ArchiveFormat_ARCHIVE_FORMAT_ZIP:
 		p = zipPacker{zip.NewWriter(out)}
 	default:
-		return invalid("there is no such format of archives")
+		return invalid("no such archive format")
 	}
 	if err := each(ctx, root, func(i item) error { return packOne(ctx, p, i) }); err != nil {
 		return err

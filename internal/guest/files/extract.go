@@ -150,7 +150,7 @@ func (x *extractor) unpack(format guestv1.ArchiveFormat, in *bufio.Reader) error
 	case guestv1.ArchiveFormat_ARCHIVE_FORMAT_ZIP:
 		return x.zip(in)
 	}
-	return invalid("there is no such format of archives")
+	return invalid("no such archive format")
 }
 
 // explain distinguishes a damaged archive from other failures.

@@ -236,7 +236,7 @@ var kinds = []struct {
 func (j *journal) take(e fsnotify.Event) {
 	if e.Name == j.key.root {
 		if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-			j.fail(connect.NewError(connect.CodeNotFound, fmt.Errorf("%s is not there any more", j.key.root)))
+			j.fail(connect.NewError(connect.CodeNotFound, fmt.Errorf("%s does not exist any more", j.key.root)))
 		}
 		return
 	}

@@ -75,7 +75,7 @@ func (b *executeBody) check() string {
 	}
 	for k, v := range b.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return fmt.Sprintf("%.40q is not a variable that an environment can have", k)
+			return fmt.Sprintf("%.40q is not a valid name of an environment variable", k)
 		}
 	}
 	return ""

@@ -185,7 +185,7 @@ func languageOf(asked *string) (string, error) {
 	if l, ok := aliases[strings.ToLower(strings.TrimSpace(*asked))]; ok {
 		return l, nil
 	}
-	return "", fmt.Errorf("there is no interpreter for %.40q here; use python, javascript, typescript, bash, r or java", *asked)
+	return "", fmt.Errorf("no interpreter for %.40q here; use python, javascript, typescript, bash, r or java", *asked)
 }
 
 // decode reads a JSON body, or answers with the error.

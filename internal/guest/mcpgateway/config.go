@@ -168,7 +168,7 @@ func (d definition) values(raw json.RawMessage) (map[string]string, error) {
 	values := map[string]string{}
 	for name, value := range given {
 		if !used[name] {
-			return nil, fmt.Errorf("there is no field %.80q in its configuration", name)
+			return nil, fmt.Errorf("its configuration has no field %.80q", name)
 		}
 		switch v := value.(type) {
 		case string:
@@ -220,7 +220,7 @@ func (c catalogue) repository(name string, raw json.RawMessage) (server, error) 
 	s := server{name: name, command: shell(run), dir: filepath.Join(c.repos, strings.TrimPrefix(name, "github/"))}
 	for key, value := range r.Envs {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
-			return server{}, fmt.Errorf("the variable %.80q is none that a program can have", key)
+			return server{}, fmt.Errorf("the variable %.80q has an invalid name", key)
 		}
 		s.env = append(s.env, key+"="+value)
 	}

@@ -109,7 +109,7 @@ func (g *gateway) gather(ctx context.Context, kind string) (all []item, err erro
 			fields := map[string]json.RawMessage{}
 			var inner string
 			if json.Unmarshal(raw, &fields) != nil || json.Unmarshal(fields["name"], &inner) != nil || inner == "" {
-				return nil, fmt.Errorf("server %q lists what has no name", s.name)
+				return nil, fmt.Errorf("server %q lists an entry without a name", s.name)
 			}
 			name := inner
 			for n := 1; taken[name]; n++ {

@@ -277,7 +277,7 @@ func TestServers(t *testing.T) {
 		`{"github/a/b":{}}`:               "needs one runCmd",
 		`{"github/a/b":{"runCmd":"x","run_cmd":1}}`:        "is wrong",
 		`{"github/a/../b":{"runCmd":"x"}}`:                 "does not have it",
-		`{"github/a/b":{"runCmd":"x","envs":{"A=B":"c"}}}`: "none that a program can have",
+		`{"github/a/b":{"runCmd":"x","envs":{"A=B":"c"}}}`: "has an invalid name",
 	} {
 		if _, err := c.servers(config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", config, err, want)

@@ -62,7 +62,7 @@ func post(w http.ResponseWriter, r *http.Request, g *gateway) {
 	m.ID = bytes.TrimSpace(m.ID)
 	switch {
 	case m.JSONRPC != "2.0" || m.Method == "" && m.ID == nil:
-		refuse(w, invalidRequest, "this is no message of JSON-RPC 2.0")
+		refuse(w, invalidRequest, "this is not a message of JSON-RPC 2.0")
 		return
 	case len(m.ID) == 0 || m.Method == "": // a notification, or an answer without a request
 		w.WriteHeader(http.StatusAccepted)

@@ -76,7 +76,7 @@ func run(args []string) error {
 	}
 	token := os.Getenv("GATEWAY_ACCESS_TOKEN")
 	if token == "" || len(token) > maxToken {
-		return errors.New("the variable GATEWAY_ACCESS_TOKEN must have the token that clients are to have")
+		return errors.New("the variable GATEWAY_ACCESS_TOKEN must contain the token that clients send")
 	}
 	return begin(*config, token)
 }

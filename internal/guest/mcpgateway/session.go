@@ -134,7 +134,7 @@ func (s *session) read(stdout io.Reader) error {
 		}
 		var m message
 		if err := json.Unmarshal(line, &m); err != nil {
-			log.Printf("the server %s says what is no message", s.name)
+			log.Printf("the server %s sent an invalid message", s.name)
 			continue
 		}
 		s.take(m)
@@ -239,7 +239,7 @@ func (s *session) list(ctx context.Context, method, field string) (items []json.
 		cursor = ""
 		if next := page["nextCursor"]; next != nil {
 			if err := json.Unmarshal(next, &cursor); err != nil {
-				return nil, fmt.Errorf("its list goes on nowhere: %w", err)
+				return nil, fmt.Errorf("its next page cannot be read: %w", err)
 			}
 		}
 		if cursor == "" {

@@ -105,7 +105,7 @@ type Spec struct {
 // Errors of a start, in addition to those of server.Guest.
 var (
 	errKeyReused = errors.New("this Idempotency-Key was used for another request")
-	errKeyOld    = errors.New("this Idempotency-Key started a process that is kept no more")
+	errKeyOld    = errors.New("this Idempotency-Key started a process that is no longer kept: use a new one")
 	errNameTaken = errors.New("a process of this name runs already")
 	errTooMany   = errors.New("too many processes run")
 )

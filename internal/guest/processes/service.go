@@ -148,7 +148,7 @@ func (s *Service) find(id string) (*Process, error) {
 	if p := s.registry.Find(id); p != nil {
 		return p, nil
 	}
-	return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such process, or it is kept no more"))
+	return nil, connect.NewError(connect.CodeNotFound, errors.New("no such process, or it is no longer kept"))
 }
 
 // ListProcesses lists the running Processes and those that ended last, except
@@ -237,7 +237,7 @@ func (s *Service) SignalProcess(_ context.Context, r *connect.Request[guestv1.Si
 		return nil, err
 	}
 	if r.Msg.Signal < 1 || r.Msg.Signal > maxSignal {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("there is no such signal"))
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("no such signal"))
 	}
 	if err := p.Signal(syscall.Signal(r.Msg.Signal)); err != nil && !errors.Is(err, unix.ESRCH) {
 		return nil, rpcError(err)
@@ -286,7 +286,7 @@ func (s *Service) named(m *guestv1.EndProcessRequest) (*Process, error) {
 	if p := s.registry.FindKey(m.IdempotencyKey); p != nil {
 		return p, nil
 	}
-	return nil, connect.NewError(connect.CodeNotFound, errors.New("no process was started with this Idempotency-Key, or it is kept no more"))
+	return nil, connect.NewError(connect.CodeNotFound, errors.New("no process was started with this Idempotency-Key, or it is no longer kept"))
 }
 
 // endUnlessFollowed ends p after a while, unless a client has begun to follow it.

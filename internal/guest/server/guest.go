@@ -90,10 +90,10 @@ func (g *Guest) pidsLimit() int64 {
 var ErrBound = errors.New("this boot belongs to another sandbox")
 
 // errNobody says that a Bind names no Sandbox.
-var errNobody = &InvalidError{"a boot is bound to a sandbox, and none is named"}
+var errNobody = &InvalidError{"a boot is bound to a sandbox: name its ID"}
 
 // ErrNotBound says that nothing may run before Bind.
-var ErrNotBound = errors.New("this boot belongs to nobody yet")
+var ErrNotBound = errors.New("this boot has no owner yet")
 
 // Owner returns the owner of the Boot; false: it has none yet.
 func (g *Guest) Owner() (Owner, bool) {

@@ -216,7 +216,7 @@ func (g *Guest) startWaiting() (_ *waitingShell, err error) {
 		return nil, err
 	}
 	if slices.ContainsFunc(c.Env, shellStartup.MatchString) {
-		return nil, errors.New("the environment says how bash starts")
+		return nil, errors.New("the environment changes how bash starts")
 	}
 	w := &waitingShell{command: c}
 	if w.program, err = stateOf(c.Path); err != nil {

@@ -200,7 +200,7 @@ func (g *Guest) try(ctx context.Context, command string) (said string, err error
 	case <-ctx.Done():
 		_ = unix.Kill(-child.PID, unix.SIGKILL)
 		<-child.Exited
-		return lastOf(out.Name()), errors.New("it went on")
+		return lastOf(out.Name()), errors.New("it kept running")
 	}
 }
 

@@ -138,7 +138,7 @@ func (l *link) serve(listener net.Listener) error {
 		}
 		tcp, ok := conn.(*net.TCPConn)
 		if !ok {
-			return errors.New("the listener for the node is none of TCP")
+			return errors.New("the listener for the node is not a TCP listener")
 		}
 		go func() { _ = l.use(tcp) }()
 	}
