@@ -304,7 +304,7 @@ func (n *Node) newBoot(id, image string, shape sandbox.Shape) *boot {
 // check returns Unavailable for a Node that is not this one.
 func (n *Node) check(node string) error {
 	if node != n.cfg.Name {
-		return sandbox.Errorf(sandbox.Unavailable, "there is no node %q here", node)
+		return sandbox.Errorf(sandbox.Unavailable, "no node %q here", node)
 	}
 	return nil
 }

@@ -385,7 +385,7 @@ func (p *pool) stats() sandbox.PoolStats {
 func (p *pool) notReady() string {
 	switch {
 	case p.image == "" && p.problem != nil:
-		return fmt.Sprintf("the template %q is not there: %s", p.cfg.Template, detailOf(p.problem))
+		return fmt.Sprintf("the template %q does not exist: %s", p.cfg.Template, detailOf(p.problem))
 	case p.image == "":
 		return fmt.Sprintf("the template %q has not been looked for yet", p.cfg.Template)
 	case p.problem != nil && len(p.idle) == 0 && p.cfg.Min > 0:

@@ -49,7 +49,7 @@ func (n *Node) ImportSaved(ctx context.Context, node string, tenant sandbox.Tena
 	}
 	defer done()
 	if !sandbox.ValidSnapshotID(snapshot) {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
 	saved, err := engine.ImportSaved(ctx, snapshot, r)
 	if err == nil {

@@ -39,7 +39,7 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 		return sandbox.Saved{}, err
 	}
 	if !sandbox.ValidSnapshotID(r.Snapshot) {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
 	b, err := n.boundTo(r.Boot)
 	if err != nil {
@@ -99,7 +99,7 @@ func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesReques
 		return sandbox.Saved{}, err
 	}
 	if !sandbox.ValidSnapshotID(r.From) || !sandbox.ValidSnapshotID(r.Snapshot) {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
 	if err := r.Shape.Check(); err != nil {
 		return sandbox.Saved{}, err

@@ -96,15 +96,15 @@ func (n *Node) fetched(ctx context.Context, snapshot string, start func() error)
 func checkStart(req sandbox.StartRequest) error {
 	switch {
 	case !sandbox.ValidBootID(req.BootID):
-		return sandbox.Errorf(sandbox.Invalid, "the boot ID is not one")
+		return sandbox.Errorf(sandbox.Invalid, "the boot ID is invalid")
 	case !sandbox.ValidSandboxID(req.Binding.SandboxID):
-		return sandbox.Errorf(sandbox.Invalid, "the sandbox ID is not one")
+		return sandbox.Errorf(sandbox.Invalid, "the sandbox ID is invalid")
 	case req.Binding.BootNumber < 1:
 		return sandbox.Errorf(sandbox.Invalid, "the boot number must be at least 1")
 	case !req.Binding.Network.Valid():
-		return sandbox.Errorf(sandbox.Invalid, "there is no such network policy")
+		return sandbox.Errorf(sandbox.Invalid, "no such network policy")
 	case req.From != "" && !sandbox.ValidSnapshotID(req.From):
-		return sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+		return sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
 	if err := req.Shape.Check(); err != nil {
 		return err

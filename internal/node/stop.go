@@ -19,7 +19,7 @@ func (n *Node) Stop(ctx context.Context, node, bootID string, grace time.Duratio
 		return err
 	}
 	if !sandbox.ValidBootID(bootID) {
-		return sandbox.Errorf(sandbox.Invalid, "the boot ID is not one")
+		return sandbox.Errorf(sandbox.Invalid, "the boot ID is invalid")
 	}
 	if err := n.giveUp(ctx, bootID); err != nil {
 		return err

@@ -27,7 +27,7 @@ func (n *Node) Update(ctx context.Context, node, bootID string, binding sandbox.
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	if binding.Revision < n.revisionOf(b) {
-		return sandbox.Errorf(sandbox.Conflict, "the sandbox was told something newer")
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox got a newer update already")
 	}
 	ctx, cancel := context.WithTimeout(ctx, updateLimit)
 	defer cancel()

@@ -67,7 +67,7 @@ func (h health) Check(ctx context.Context, r *connect.Request[healthv1.HealthChe
 	defer cancel()
 	status := h.status(ctx, r.Msg.Service)
 	if status == healthv1.HealthCheckResponse_SERVICE_UNKNOWN {
-		return nil, Public(sandbox.Errorf(sandbox.NotFound, "there is no service %.64q here", r.Msg.Service))
+		return nil, Public(sandbox.Errorf(sandbox.NotFound, "no service %.64q here", r.Msg.Service))
 	}
 	return connect.NewResponse(&healthv1.HealthCheckResponse{Status: status}), nil
 }

@@ -48,7 +48,7 @@ func (n *Nodes) of(ctx context.Context, node string) (*peer, error) {
 		address, _ = n.known(node)
 	}
 	if address == "" {
-		return nil, sandbox.Errorf(sandbox.Unavailable, "there is no node %q", node)
+		return nil, sandbox.Errorf(sandbox.Unavailable, "no node %q", node)
 	}
 	return n.peers.at(address), nil
 }

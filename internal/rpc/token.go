@@ -79,7 +79,7 @@ func (k *Keys) sign(c Caller, to Role) (string, error) {
 func (k *Keys) check(h http.Header, to Role) (Caller, error) {
 	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
-		return Caller{}, anonymous(errors.New("there is no bearer token"))
+		return Caller{}, anonymous(errors.New("the bearer token is missing"))
 	}
 	var c claims
 	_, err := jwt.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return k.secret, nil },
@@ -100,7 +100,7 @@ func (c Caller) may(roles ...Role) error {
 	if slices.Contains(roles, c.Role) {
 		return nil
 	}
-	return sandbox.Errorf(sandbox.Denied, "a %.32s may not ask this", string(c.Role))
+	return sandbox.Errorf(sandbox.Denied, "the role %.32s may not make this call", string(c.Role))
 }
 
 type callerKey struct{}

@@ -193,7 +193,7 @@ func (p *peer) upload(ctx context.Context, tenant sandbox.TenantID, path string,
 		return p.broke(ctx, err)
 	}
 	if err := protojson.Unmarshal(raw, reply); err != nil {
-		return p.broken(fmt.Errorf("an answer that is none: %w", err))
+		return p.broken(fmt.Errorf("an invalid answer: %w", err))
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]str
 		names = s.alive()
 	}
 	if len(names) == 0 {
-		return nil, &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is there to run the sandbox", RetryAfter: retryAfter}
+		return nil, &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is available to run the sandbox", RetryAfter: retryAfter}
 	}
 	return names, nil
 }

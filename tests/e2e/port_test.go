@@ -165,7 +165,7 @@ func TestSessionsMoveWithTheirTemplate(t *testing.T) {
 		}
 	}
 	status, raw, err := other.Do("POST", "/api/v1/snapshots/import", export(""))
-	if err != nil || status != http.StatusConflict || !strings.Contains(string(raw), "export it with its template") {
+	if err != nil || status != http.StatusConflict || !strings.Contains(string(raw), "export the snapshot with its template") {
 		t.Errorf("imported without the image: %d %s, %v", status, raw, err)
 	}
 	file := export("?with_template=true")

@@ -147,7 +147,7 @@ func TestTunnelsThroughNames(t *testing.T) {
 	for _, d := range log.Decisions {
 		reasons += d.Protocol + " " + d.Reason + "\n"
 	}
-	for _, want := range []string{"dns more than 50 names a second", "dns questions for names have more than 2048 bytes a second"} {
+	for _, want := range []string{"dns more than 50 DNS queries a second", "dns DNS queries have more than 2048 bytes a second"} {
 		if !strings.Contains(reasons, want) {
 			t.Errorf("the network log does not say %q:\n%s", want, reasons)
 		}

@@ -119,7 +119,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 		spec.Shape = from.Shape
 	}
 	if !e.hasImage(spec.Image) {
-		return sandbox.Errorf(sandbox.NotFound, "there is no such image")
+		return sandbox.Errorf(sandbox.NotFound, "no such image")
 	}
 	if err := e.host.reserve(id); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 
 func badID() error { return sandbox.Errorf(sandbox.Invalid, "that is not a boot ID") }
 
-func noBoot() error { return sandbox.Errorf(sandbox.NotFound, "there is no such boot") }
+func noBoot() error { return sandbox.Errorf(sandbox.NotFound, "no such boot") }
 
 func (h *host) reserve(id string) error {
 	h.mu.Lock()
@@ -230,7 +230,7 @@ func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.Netwo
 		return err
 	}
 	if !policy.Valid() {
-		return sandbox.Errorf(sandbox.Invalid, "there is no such network policy")
+		return sandbox.Errorf(sandbox.Invalid, "no such network policy")
 	}
 	if e.Hooks.SetNetwork != nil {
 		if err := e.Hooks.SetNetwork(ctx, id, policy); err != nil {

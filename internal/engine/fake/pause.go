@@ -104,7 +104,7 @@ func (h *host) load(spec sandbox.BootSpec) (saved, error) {
 	s, ok := h.saved[spec.From]
 	switch {
 	case !ok:
-		return saved{}, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", spec.From)
+		return saved{}, sandbox.Errorf(sandbox.NotFound, "no saved state %s", spec.From)
 	case s.damaged:
 		return saved{}, damaged(spec.From)
 	case s.Build != build:
@@ -153,7 +153,7 @@ func (e *Engine) change(name string, change func(*saved)) {
 	defer e.host.mu.Unlock()
 	s, ok := e.host.saved[name]
 	if !ok {
-		panic(fmt.Sprintf("there is no saved state %s", name))
+		panic(fmt.Sprintf("no saved state %s", name))
 	}
 	change(&s)
 	e.host.saved[name] = s

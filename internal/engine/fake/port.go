@@ -33,7 +33,7 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 	e.host.mu.Unlock()
 	switch {
 	case !ok:
-		return sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", name)
+		return sandbox.Errorf(sandbox.NotFound, "no saved state %s", name)
 	case s.damaged:
 		return damaged(name)
 	}
@@ -54,15 +54,15 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	}
 	var x exported
 	if err := json.Unmarshal(raw, &x); err != nil {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(err)
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot").WithCause(err)
 	}
 	if !x.Image && !e.hasImage(x.Saved.Image) || x.Saved.Build != build {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the snapshot needs what is not here")
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the snapshot needs an image or build that is not here")
 	}
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
 	if _, taken := e.host.saved[name]; taken {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", name)
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
 	}
 	if x.Image && !slices.Contains(e.images, x.Saved.Image) {
 		e.host.brought = append(e.host.brought, x.Saved.Image)
@@ -79,7 +79,7 @@ func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	s, ok := e.host.saved[name]
 	switch {
 	case !ok:
-		return sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", name)
+		return sandbox.Errorf(sandbox.NotFound, "no saved state %s", name)
 	case s.group != "" && s.group != group:
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s shares with others", name)
 	}

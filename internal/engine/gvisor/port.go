@@ -172,7 +172,7 @@ func (e *Engine) forget(ctx context.Context, name string) {
 }
 
 func notExported(cause error) error {
-	return sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(cause)
+	return sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot").WithCause(cause)
 }
 
 // readProof reads the Proof before the files, and the files' sizes.
@@ -210,7 +210,7 @@ func cutOff(err error) error {
 }
 
 // errRefused means that the other end of a pipe was closed: its owner knows the reason.
-var errRefused = errors.New("the sentry host takes no more")
+var errRefused = errors.New("the sentry host accepts no more data")
 
 // ShareSaved calls the sentry host, which packs states when they are old enough.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {

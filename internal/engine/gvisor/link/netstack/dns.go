@@ -108,10 +108,10 @@ func (s *nameServer) mayAsk() bool {
 
 // Reasons against queries whose names the policy allows.
 var (
-	tooMany       = fmt.Sprintf("more than %d names a second are asked for", queriesPerSecond)
-	tooManyAtOnce = fmt.Sprintf("more than %d names are asked for at once", maxQueries)
-	tooMuchAsked  = fmt.Sprintf("questions for names have more than %d bytes a second", askedBytesPerSecond)
-	tooMuchTold   = fmt.Sprintf("answers about names have more than %d bytes a second", answerBytesPerSecond)
+	tooMany       = fmt.Sprintf("more than %d DNS queries a second", queriesPerSecond)
+	tooManyAtOnce = fmt.Sprintf("more than %d DNS queries at once", maxQueries)
+	tooMuchAsked  = fmt.Sprintf("DNS queries have more than %d bytes a second", askedBytesPerSecond)
+	tooMuchTold   = fmt.Sprintf("DNS answers have more than %d bytes a second", answerBytesPerSecond)
 )
 
 // hold logs a refusal for a limit, without the name: a tunnel's names are all different,

@@ -31,7 +31,7 @@ func (l *Link) carry(life context.Context, f *flow, g guestConn, host *net.TCPCo
 	cancel()
 	switch {
 	case err != nil && f.asked:
-		l.note(f.target, "", policy.Decision{Verdict: policy.Refused, Reason: "it ended before it showed what it is"})
+		l.note(f.target, "", policy.Decision{Verdict: policy.Refused, Reason: "it ended before it showed its protocol"})
 		cut(g, host)
 	case err != nil:
 		splice(life, g, host, &l.wire)

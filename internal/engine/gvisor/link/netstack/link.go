@@ -326,7 +326,7 @@ func (l *Link) again(f *flow) policy.Decision {
 	case f.asked:
 		return d // decided after its first bytes
 	}
-	return policy.Decision{Verdict: policy.Refused, Reason: "it never showed a name, and rules are about names"}
+	return policy.Decision{Verdict: policy.Refused, Reason: "it sent no host name, and the rules match host names"}
 }
 
 // decide decides on a connection before it is made. The caller holds l.mu.

@@ -54,17 +54,17 @@ func normalName(n dnsmessage.Name) string {
 // or more data than names do.
 func (q dnsQuestion) judge(d policy.Decision) policy.Decision {
 	if q.class != dnsmessage.ClassINET {
-		return policy.Decision{Verdict: policy.Refused, Reason: "only names of the Internet are asked for while rules are about names"}
+		return policy.Decision{Verdict: policy.Refused, Reason: "only DNS queries of class IN are allowed while rules match host names"}
 	}
 	if q.hides() {
-		return policy.Decision{Verdict: policy.Refused, Reason: "records that lead to encrypted names are not given while rules are about names"}
+		return policy.Decision{Verdict: policy.Refused, Reason: "DNS records for encrypted host names are withheld while rules match host names"}
 	}
 	switch q.kind {
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME, dnsmessage.TypeMX, dnsmessage.TypeNS,
 		dnsmessage.TypePTR, dnsmessage.TypeSOA, dnsmessage.TypeSRV, dnsmessage.TypeTXT:
 		return d
 	}
-	return policy.Decision{Verdict: policy.Refused, Reason: "records of this kind are not given while rules are about names"}
+	return policy.Decision{Verdict: policy.Refused, Reason: "DNS records of this type are withheld while rules match host names"}
 }
 
 // hides reports whether the answer could contain keys that encrypt names (ECH).

@@ -203,7 +203,7 @@ func (l *Link) carrySecrets(life context.Context, f *flow, g guestConn, host *ne
 	cancel()
 	state := conn.ConnectionState()
 	if err != nil || !strings.EqualFold(strings.TrimSuffix(state.ServerName, "."), f.opened.host) {
-		l.note(f.target, f.opened.host, policy.Decision{Verdict: policy.Refused, Reason: "the program did not accept the certificate of the sandbox's own authority, so that its requests get no secrets"})
+		l.note(f.target, f.opened.host, policy.Decision{Verdict: policy.Refused, Reason: "the program rejected the certificate of the sandbox's own CA, so its requests get no secrets"})
 		cut(g, host)
 		return
 	}
@@ -278,7 +278,7 @@ func (o *opened) judge(r *http.Request) (reason string, status int) {
 	at := o.flow.opened
 	switch {
 	case len(o.link.headersFor(at)) == 0:
-		return "requests to " + at.name() + " get no secrets any more: connect anew", http.StatusMisdirectedRequest
+		return "requests to " + at.name() + " get no secrets any more: connect again", http.StatusMisdirectedRequest
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
 		return "the method is not passed on to a host that gets secrets", http.StatusMethodNotAllowed
 	case r.URL.IsAbs() || r.URL.Host != "" || len(r.Header["Host"]) > 0:

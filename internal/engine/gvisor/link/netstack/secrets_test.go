@@ -495,7 +495,7 @@ func TestSecretsNeedTrust(t *testing.T) {
 	}
 	l.Close()
 	for _, d := range l.Log().Decisions {
-		if !d.Allowed && strings.Contains(d.Reason, "authority") {
+		if !d.Allowed && strings.Contains(d.Reason, "own CA") {
 			return
 		}
 	}

@@ -132,7 +132,7 @@ func (r *Rules) Connect(t Target) Decision {
 	case !r.deniesNames():
 		return d
 	case r.namesElsewhere(t):
-		return refuse("names are asked of the sandbox's own resolver while rules refuse names")
+		return refuse("only the sandbox's own resolver may be used while rules refuse host names")
 	case !slices.ContainsFunc(r.deny, func(n sandbox.NetworkRule) bool { return n.Domain != "" && atPort(n, t.Port) }):
 		return d
 	}
@@ -150,13 +150,13 @@ func (r *Rules) Show(t Target, s Shown) Decision {
 	}
 	switch {
 	case s.Hidden:
-		return refuse("the name is encrypted (ECH), and rules are about names")
+		return refuse("the host name is encrypted (ECH), and the rules match host names")
 	case s.Name != "":
 		return r.shownName(t, s.Name)
 	case s.Kind == KindTLS:
-		return refuse("a TLS hello without a name, and rules are about names")
+		return refuse("a TLS hello without a host name, and the rules match host names")
 	case s.Kind == KindHTTP:
-		return refuse("an HTTP request without a name, and rules are about names")
+		return refuse("an HTTP request without a host name, and the rules match host names")
 	}
 	return r.nothingShown(t)
 }
@@ -196,12 +196,12 @@ func (r *Rules) weigh(allow sandbox.NetworkRule, isAllowed bool, deny sandbox.Ne
 // anyName lets a connection to a refused address continue if a name could allow it.
 func (r *Rules) anyName(t Target, byAddress Decision) Decision {
 	if len(t.Names) == 0 {
-		return refuse("%s, and no name that was asked for has this address", byAddress.Reason)
+		return refuse("%s, and no host name in the sandbox's DNS queries has this address", byAddress.Reason)
 	}
 	if only, all := r.onlyRefusedNames(t); all {
 		return only
 	}
-	return Decision{Asked, "the address of an allowed name"}
+	return Decision{Asked, "the address of an allowed host name"}
 }
 
 // onlyRefusedNames returns a refusal, and true, when the address has names and all of
@@ -241,13 +241,13 @@ func (r *Rules) explicit(t Target) bool {
 // datagrams decides on UDP under rules about names: datagrams are not inspected.
 func (r *Rules) datagrams(t Target, byAddress Decision) Decision {
 	if byAddress.Verdict == Refused {
-		return r.unseen(t, "datagrams show no name")
+		return r.unseen(t, "datagrams show no host name")
 	}
 	if !r.deniesNames() {
 		return byAddress
 	}
 	if !r.explicit(t) && (t.Port == portHTTPS || r.namesElsewhere(t)) {
-		return refuse("QUIC and other name servers hide names, and rules refuse names")
+		return refuse("QUIC and other name servers hide host names, and the rules refuse host names")
 	}
 	if d, bad := r.deniedName(t); bad {
 		return d
@@ -263,14 +263,14 @@ func (r *Rules) shownName(t Target, name string) Decision {
 	if d.Verdict == Refused || r.byAddress(t).Verdict == Allowed || slices.Contains(t.Names, name) {
 		return d
 	}
-	return refuse("%s was not answered with this address", name)
+	return refuse("the DNS answer for %s did not contain this address", name)
 }
 
 // nothingShown decides on a connection that is neither TLS nor HTTP, or whose other side
 // speaks first.
 func (r *Rules) nothingShown(t Target) Decision {
 	if t.Port == portHTTP || t.Port == portHTTPS {
-		return refuse("neither TLS nor HTTP on port %d, and rules are about names", t.Port)
+		return refuse("neither TLS nor HTTP on port %d, and the rules match host names", t.Port)
 	}
 	d := r.byAddress(t)
 	if d.Verdict == Refused {

@@ -289,7 +289,7 @@ func lockImage(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_SH|u
 // imageName checks the digest of a Template image.
 func imageName(digest string) (string, error) {
 	if digest == "" || strings.ContainsAny(digest, "/\x00") || strings.HasPrefix(digest, ".") {
-		return "", sandbox.Errorf(sandbox.NotFound, "there is no image %.80q", digest)
+		return "", sandbox.Errorf(sandbox.NotFound, "no image %.80q", digest)
 	}
 	return strings.TrimPrefix(digest, "sha256:"), nil
 }

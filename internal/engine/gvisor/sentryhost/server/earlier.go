@@ -153,7 +153,7 @@ func (h *Host) collect(r sentryhost.LendRequest) (sandbox.Saved, error) {
 	case err == nil && there.Boot == made.Boot && there.Memory == made.Memory:
 		return told(there, raw), os.RemoveAll(from)
 	default:
-		return sandbox.Saved{}, errors.Join(sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err), os.RemoveAll(from))
+		return sandbox.Saved{}, errors.Join(sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err), os.RemoveAll(from))
 	}
 	if err := os.Rename(from, h.savedDir(r.Name)); err != nil {
 		return sandbox.Saved{}, fmt.Errorf("take what an earlier build saved: %w", err)

@@ -219,7 +219,7 @@ func (h *Host) checkSame(m *sentryhost.Manifest, files []*os.File) error {
 			return err
 		}
 		if !os.SameFile(is, read) {
-			return sandbox.Errorf(sandbox.Unavailable, "the sandbox of the saved state %s goes on after all: try again", m.Name)
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox of the saved state %s continues: try again", m.Name)
 		}
 	}
 	return nil

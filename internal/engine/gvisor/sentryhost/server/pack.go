@@ -78,17 +78,17 @@ func (h *Host) readPieces(m *sentryhost.Manifest) ([][]pieces.Piece, error) {
 	for i, f := range m.Files {
 		for have := int64(0); have < f.Bytes; {
 			if len(raw) < listedBytes {
-				return nil, damaged(m.Name, errors.New("its list of pieces is too short"))
+				return nil, damaged(m.Name, errors.New("its chunk list is too short"))
 			}
 			p := pieces.Piece{ID: pieces.ID(raw), Bytes: int(binary.BigEndian.Uint32(raw[sha256.Size:]))}
 			if have += int64(p.Bytes); !p.Possible() || have > f.Bytes {
-				return nil, damaged(m.Name, errors.New("its list of pieces is wrong"))
+				return nil, damaged(m.Name, errors.New("its chunk list is wrong"))
 			}
 			files[i], raw = append(files[i], p), raw[listedBytes:]
 		}
 	}
 	if len(raw) > 0 {
-		return nil, damaged(m.Name, errors.New("its list of pieces is too long"))
+		return nil, damaged(m.Name, errors.New("its chunk list is too long"))
 	}
 	return files, nil
 }
@@ -323,7 +323,7 @@ func (h *Host) put(decode *zstd.Decoder, group string, p pieces.Piece, to *os.Fi
 	return err
 }
 
-var errPiece = errors.New("a piece is not what it is called")
+var errPiece = errors.New("a chunk does not match its hash")
 
 // readPiece returns a chunk, and errPiece unless it exists and has its hash and size.
 func (h *Host) readPiece(decode *zstd.Decoder, group string, p pieces.Piece) ([]byte, error) {

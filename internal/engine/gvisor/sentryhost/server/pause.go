@@ -243,7 +243,7 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	case err == nil && m.Boot == r.ID && m.Memory == r.Memory:
 		return told(m, raw), nil
 	case !errors.Is(err, sandbox.NotFound):
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err)
 	}
 	// Before it takes a save slot: much may be unread, and the running Boot reads it
 	// under its own CPU limit.
@@ -271,7 +271,7 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	b.pausing.Lock()
 	defer b.pausing.Unlock()
 	if g := h.recordOf(b).Given; g != nil {
-		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
+		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it must continue before it can be saved again", r.ID, g.To)
 	}
 	need := b.saveNeed
 	if !r.Memory {
@@ -545,7 +545,7 @@ func lookAt(rpc *sentry, all []process) error {
 	cut := time.AfterFunc(rpc.limit, func() { own.Socket.Close() })
 	err = own.Call(fsCat, &opts, nil)
 	if !cut.Stop() {
-		return sandbox.Errorf(sandbox.Unavailable, "the sandbox cannot be paused or saved: what is mounted over its /proc does not tell the states of its processes within %v: unmount that, or delete the sandbox", rpc.limit).WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox cannot be paused or saved: the mount over its /proc did not report the states of its processes within %v: unmount it, or delete the sandbox", rpc.limit).WithCause(err)
 	}
 	if err != nil {
 		return fmt.Errorf("look at processes: %w", err)

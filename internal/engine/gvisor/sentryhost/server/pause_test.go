@@ -239,7 +239,7 @@ func silentGuest(t *testing.T, r *rig) {
 		"files":  codetest.ErrOf(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID()})),
 	} {
 		var told *sandbox.Error
-		if !errors.As(err, &told) || told.Code != sandbox.Unavailable || !strings.Contains(told.Detail, "/proc does not tell") {
+		if !errors.As(err, &told) || told.Code != sandbox.Unavailable || !strings.Contains(told.Detail, "/proc did not report") {
 			t.Errorf("%s = %v", what, err)
 		}
 	}

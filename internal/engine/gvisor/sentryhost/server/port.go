@@ -51,7 +51,7 @@ func (h *Host) exportImage(ctx context.Context, p sentryhost.Proof) (*os.File, i
 	}
 	image, err := h.openImage(ctx, m.Image)
 	if errors.Is(err, sandbox.NotFound) {
-		err = sandbox.Errorf(sandbox.Conflict, "the image of the snapshot's template is not here any more").WithCause(err)
+		err = sandbox.Errorf(sandbox.Conflict, "the image of the snapshot's template was removed").WithCause(err)
 	}
 	if err != nil {
 		return nil, 0, err
@@ -135,7 +135,7 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 	}
 	defer h.lockName(r.Name)()
 	if _, err := os.Lstat(h.savedDir(r.Name)); !errors.Is(err, fs.ErrNotExist) {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err)
 	}
 	room := int64(0)
 	for _, f := range m.Files {
@@ -169,7 +169,7 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 		return nil, err
 	}
 	if !trusted {
-		return nil, sandbox.Errorf(sandbox.Denied, "the snapshot comes from the installation %s, which this one does not trust: its operator can with `cloud-sandbox trust add`", key)
+		return nil, sandbox.Errorf(sandbox.Denied, "the snapshot comes from the installation %s, which this server does not trust: its operator can add it with `cloud-sandbox trust add`", key)
 	}
 	m := new(sentryhost.Manifest)
 	if err := json.Unmarshal(r.Proof.Manifest, m); err != nil || len(r.Proof.Manifest) > maxManifest {
@@ -193,7 +193,7 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 }
 
 func notExported(cause error) error {
-	return sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(cause)
+	return sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot").WithCause(cause)
 }
 
 // wellFormed refuses states that a later version may sign and this one cannot take.
@@ -221,7 +221,7 @@ func (h *Host) hasImage(digest string) error {
 	if err == nil && images.Folder(h.cfg.Images).Has(name) {
 		return nil
 	}
-	return sandbox.Errorf(sandbox.Conflict, "the snapshot needs the template image %.80s, which is not here: export it with its template, or have the same image of that template first", digest).WithCause(err)
+	return sandbox.Errorf(sandbox.Conflict, "the snapshot needs the template image %.80s, which is not here: export the snapshot with its template, or get the same image of that template first", digest).WithCause(err)
 }
 
 const (
@@ -295,7 +295,7 @@ func copyImage(to io.Writer, from io.Reader, want string, n int64) error {
 	case err != nil:
 		return noRoom(err)
 	case hex.EncodeToString(sum.Sum(nil)) != want:
-		return notExported(errors.New("its image is something else"))
+		return notExported(errors.New("its image does not match its hash"))
 	}
 	return nil
 }
@@ -341,7 +341,7 @@ func (d *draft) fill(pipe io.Reader, sums [][]byte) error {
 		case err != nil:
 			return noRoom(err)
 		case !bytes.Equal(sum.Sum(nil), sums[i]):
-			return notExported(fmt.Errorf("%s is something else", d.m.Files[i].Name))
+			return notExported(fmt.Errorf("%s does not match its hash", d.m.Files[i].Name))
 		}
 	}
 	var end [2]byte

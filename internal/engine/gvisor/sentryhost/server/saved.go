@@ -76,7 +76,7 @@ func manifestIn(saved, name string) (*sentryhost.Manifest, []byte, error) {
 	raw, err := os.ReadFile(filepath.Join(saved, name, sentryhost.ManifestName))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(filepath.Join(saved, name)); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", name)
+			return nil, nil, sandbox.Errorf(sandbox.NotFound, "no saved state %s", name)
 		}
 		return nil, nil, damaged(name, errors.New("it has no manifest"))
 	}
@@ -328,7 +328,7 @@ func (d *draft) finish() (sandbox.Saved, error) {
 		total += f.Bytes
 	}
 	if total > d.most {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved: it is bigger than it may be")
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved: it is larger than the limit")
 	}
 	raw, err := json.Marshal(d.m)
 	if err != nil {
