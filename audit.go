@@ -139,7 +139,7 @@ func (m AuditMark) Follow(e AuditEntry) (AuditMark, error) {
 	case e.Seq != m.Seq+1:
 		return m, Errorf(Conflict, "entry %d is missing: after %d comes %d", m.Seq+1, m.Seq, e.Seq)
 	case e.Hash != e.HashAfter(m.Hash):
-		return m, Errorf(Conflict, "entry %d does not have its hash: it was changed, or what was before it", e.Seq)
+		return m, Errorf(Conflict, "entry %d does not match its hash: it, or an entry before it, was changed", e.Seq)
 	}
 	return AuditMark{e.Seq, e.Hash}, nil
 }

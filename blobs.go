@@ -36,7 +36,7 @@ const maxBlobName = 512
 func CheckBlob(name string, content []byte) error {
 	switch {
 	case len(content) == 0:
-		return Errorf(Invalid, "a blob holds something")
+		return Errorf(Invalid, "a blob must not be empty")
 	case len(content) > MaxBlob:
 		return Errorf(TooLarge, "a blob has at most %d bytes", MaxBlob)
 	}
@@ -47,7 +47,7 @@ func CheckBlob(name string, content []byte) error {
 func CheckBlobName(name string) error {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || part[0] == '.' || strings.Trim(part, blobNameChars) != "" || len(name) > maxBlobName {
-			return Errorf(Invalid, "%.80q is no name of a blob", name)
+			return Errorf(Invalid, "%.80q is not the name of a blob", name)
 		}
 	}
 	return nil

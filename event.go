@@ -70,7 +70,7 @@ func ParseEventKinds(text string) ([]EventKind, error) {
 			}
 		}
 		if !met {
-			return nil, Errorf(Invalid, "there is no type of event %.40q", word)
+			return nil, Errorf(Invalid, "no type of event %.40q", word)
 		}
 	}
 	return slices.DeleteFunc(EventKinds(), func(k EventKind) bool { return !slices.Contains(wanted, k) }), nil

@@ -59,16 +59,16 @@ func (r IngressRules) Ingress() (Ingress, error) {
 		return "", Errorf(Invalid, "at most %d ports of a sandbox may speak TLS", MaxTLSPorts)
 	}
 	if len(r.Exceptions) > MaxPortExceptions {
-		return "", Errorf(Invalid, "at most %d ports of a sandbox may be public where the others are private, or private where they are public", MaxPortExceptions)
+		return "", Errorf(Invalid, "at most %d ports of a sandbox may be exceptions: public while its other ports are private, or the reverse", MaxPortExceptions)
 	}
 	for _, p := range r.TLSPorts {
 		if p == 0 || AgentPort(p) {
-			return "", Errorf(Invalid, "the port %d does not speak TLS: name ports of your own services, from 1 to 65535", p)
+			return "", Errorf(Invalid, "the port %d cannot speak TLS, because the agent uses it: name ports of your own services, from 1 to 65535", p)
 		}
 	}
 	for _, p := range r.Exceptions {
 		if p == 0 || AgentPort(p) {
-			return "", Errorf(Invalid, "the port %d is not made public or private by itself: name ports of your own services, from 1 to 65535", p)
+			return "", Errorf(Invalid, "the port %d cannot be made public or private: name ports of your own services, from 1 to 65535", p)
 		}
 	}
 	if r.Private && r.OpenServices {
@@ -112,7 +112,7 @@ func (i Ingress) Rules() (IngressRules, error) {
 	if i == "" {
 		return r, nil
 	}
-	bad := Errorf(Invalid, "the rules about ports are not in their one form")
+	bad := Errorf(Invalid, "the port rules are not in canonical form")
 	d := json.NewDecoder(bytes.NewReader([]byte(i)))
 	d.DisallowUnknownFields()
 	if len(i) > maxIngressLen || d.Decode(&r) != nil {

@@ -270,7 +270,7 @@ func parseRules(text string) (NetworkRules, error) {
 		return rules, errNoPolicy
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return rules, Errorf(Invalid, "network goes on after its object")
+		return rules, Errorf(Invalid, "network has more text after its object")
 	}
 	return rules, nil
 }
@@ -286,7 +286,7 @@ func (p NetworkPolicy) Rules() (NetworkRules, error) {
 	}
 	normal, err := rules.Policy()
 	if err == nil && normal != p {
-		err = Errorf(Invalid, "the network's rules are not in their one form")
+		err = Errorf(Invalid, "the network rules are not in canonical form")
 	}
 	return rules, err
 }

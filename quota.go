@@ -144,7 +144,7 @@ func (q Quota) AdmitEgress(sent int64, network NetworkPolicy) error {
 	if q.EgressBytes == 0 || sent < q.EgressBytes || network == NetworkNone {
 		return nil
 	}
-	return Errorf(Exhausted, "the quota of %d MiB a month to the outside is used up, %d MiB were sent: only network %q is left",
+	return Errorf(Exhausted, "the quota of %d MiB a month to the outside is used up, %d MiB were sent: create the session with network %q",
 		q.EgressBytes/mib, sent/mib, NetworkNone).WithCause(ErrOverQuota)
 }
 
@@ -279,12 +279,12 @@ func (q *Quota) set(name string, n float64) error {
 			continue
 		}
 		if !(n > 0) || n > most || (name != "cpus" && n != math.Trunc(n)) {
-			return Errorf(Invalid, "%s must be a number more than 0, and whole unless it is cpus; leave out what is not to be bounded", name)
+			return Errorf(Invalid, "%s must be a number more than 0, and whole unless it is cpus; leave a field out for no limit", name)
 		}
 		f.set(q, n*f.unit)
 		return nil
 	}
-	return Errorf(Invalid, "there is no quota of %.40q: it is of %s", name, QuotaFields())
+	return Errorf(Invalid, "no quota field %.40q: the fields are %s", name, QuotaFields())
 }
 
 // String returns q in the syntax of ParseQuota.

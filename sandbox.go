@@ -239,7 +239,7 @@ func (s *Sandbox) RunFor(timeout time.Duration, now time.Time) error {
 	}
 	deadline := now.Add(timeout)
 	if s.Bounded(deadline) != deadline {
-		return Errorf(Exhausted, "the quota lets this session run for %d seconds more, and timeout_seconds asks for %d: pause and resume it to begin anew",
+		return Errorf(Exhausted, "the quota lets this session run for %d seconds more, and timeout_seconds asks for %d: pause and resume it to start a new period",
 			max(s.RunsUntil.Sub(now), 0)/time.Second, int64(timeout.Seconds())).WithCause(ErrOverQuota)
 	}
 	s.Deadline = deadline

@@ -128,7 +128,7 @@ func (s SecretUses) Masked() SecretUses {
 	return s
 }
 
-var errUses = Errorf(Invalid, "the uses of secrets are not in their one form")
+var errUses = Errorf(Invalid, "the uses of secrets are not in canonical form")
 
 func (s SecretUses) check() error {
 	_, err := s.List()

@@ -206,7 +206,7 @@ var namePattern = lazily(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 // be checked from the request alone.
 func (r CreateRequest) Check() error {
 	if r.ID != "" && !ValidSandboxID(r.ID) {
-		return Errorf(Invalid, "the sandbox ID is not one")
+		return Errorf(Invalid, "the sandbox ID is invalid")
 	}
 	if err := checkName(r.Name); err != nil {
 		return err
@@ -352,7 +352,7 @@ func (c Change) Apply(s Sandbox, now time.Time) (Sandbox, error) {
 // checkFixed returns Conflict if c changes a field that is fixed when a Sandbox starts.
 func (c Change) checkFixed(s Sandbox) error {
 	if c.Template != nil && *c.Template != s.Template {
-		return Errorf(Conflict, "the template cannot change: it is what the sandbox was started from; create another one from %q", *c.Template)
+		return Errorf(Conflict, "the template of a sandbox cannot change: create another sandbox from %q", *c.Template)
 	}
 	if c.DiskBytes != nil && *c.DiskBytes != s.Shape.DiskBytes {
 		return Errorf(Conflict, "disk_mb cannot change while the sandbox runs: its disk has %d MiB since it started; create another one", s.Shape.DiskBytes>>20)

@@ -106,7 +106,7 @@ func ShapeOfType(name string) (Shape, error) {
 	types := InstanceTypes()
 	s, ok := types[name]
 	if !ok {
-		return s, Errorf(Invalid, "there is no instance type %.32q: choose one of %s", name, strings.Join(slices.Sorted(maps.Keys(types)), ", "))
+		return s, Errorf(Invalid, "no instance type %.32q: choose one of %s", name, strings.Join(slices.Sorted(maps.Keys(types)), ", "))
 	}
 	return s, nil
 }

@@ -237,7 +237,7 @@ type SnapshotNeeds interface {
 // be checked from the request alone.
 func (r SnapshotRequest) Check() error {
 	if r.ID != "" && !ValidSnapshotID(r.ID) {
-		return Errorf(Invalid, "the snapshot ID is not one")
+		return Errorf(Invalid, "the snapshot ID is invalid")
 	}
 	if r.Layer != "" && (!layerPattern.MatchString(r.Layer) || r.Name != "") {
 		return Errorf(Invalid, "a layer has 64 lower-case hex digits, and no name")
@@ -285,7 +285,7 @@ func checkSnapshotName(name string) error {
 	case !snapshotPattern.MatchString(name) || ValidSnapshotID(base):
 		return Errorf(Invalid, "name must be 1 to 63 of a-z, 0-9, '.', '_' and '-', begin and end with a letter or digit, and not look like a snapshot ID; a tag, after a colon, likewise")
 	case tag == snapshotLatest:
-		return Errorf(Invalid, "the tag %q is that of a name without a tag: leave it out", snapshotLatest)
+		return Errorf(Invalid, "a name without a tag has the tag %q: leave it out", snapshotLatest)
 	}
 	return nil
 }

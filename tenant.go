@@ -194,7 +194,7 @@ type TenantStore interface {
 }
 
 // ErrSuspended is the answer to every credential of a Tenant that is suspended.
-var ErrSuspended = Errorf(Denied, "the tenant is suspended: ask whoever runs this server")
+var ErrSuspended = Errorf(Denied, "the tenant is suspended: ask the operator of this server")
 
 // Identity is the authenticated caller of a request.
 type Identity struct {

@@ -145,7 +145,7 @@ func (q UsageQuery) Check() error {
 	}
 	for i, g := range q.By {
 		if (g != ByDay && g != BySandbox && g != ByTenant) || slices.Contains(q.By[:i], g) {
-			return Errorf(Invalid, "group_by is of %q, %q and %q, each once, with commas between", ByDay, BySandbox, ByTenant)
+			return Errorf(Invalid, "group_by is a list of %q, %q and %q, each at most once, with commas between", ByDay, BySandbox, ByTenant)
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ const (
 var (
 	ErrUserSuspended = Errorf(Denied, "this user is suspended: ask an admin of the tenant")
 	ErrUserRemoved   = Errorf(Denied, "this user was removed from the tenant: ask an admin of it")
-	ErrNoRole        = Errorf(Denied, "your account has no role here: ask an admin of the tenant, or whoever runs this server")
+	ErrNoRole        = Errorf(Denied, "your account has no role here: ask an admin of the tenant, or the operator of this server")
 )
 
 // ErrLastOwner is returned for a change that would leave a Tenant without an owner.
@@ -128,7 +128,7 @@ func (u User) Admit(who Identity) (Identity, error) {
 func (u User) Check() error {
 	switch {
 	case u.ID == "" || !printableText(u.ID, MaxUserID):
-		return Errorf(Invalid, "a user's ID is 1 to %d printable characters, as tokens say it", MaxUserID)
+		return Errorf(Invalid, "a user's ID is 1 to %d printable characters, as in the user's tokens", MaxUserID)
 	case !printableText(u.Name, MaxUserName):
 		return Errorf(Invalid, "name must be at most %d printable characters", MaxUserName)
 	case u.Email != "" && !emailAddress(u.Email):

@@ -66,7 +66,7 @@ type VolumeRequest struct {
 // be checked from the request alone.
 func (r VolumeRequest) Check() error {
 	if r.ID != "" && !ValidVolumeID(r.ID) {
-		return Errorf(Invalid, "the volume ID is not one")
+		return Errorf(Invalid, "the volume ID is invalid")
 	}
 	if err := CheckVolumeName(r.Name); err != nil || r.MaxBytes == 0 {
 		return err
@@ -283,7 +283,7 @@ func CheckVolumeMounts(mounts []VolumeMount) error {
 		}
 		for _, dir := range append(slices.Clone(notMounted), "/") {
 			if m.Path == dir || dir != "/" && strings.HasPrefix(m.Path, dir+"/") {
-				return Errorf(Invalid, "a volume cannot be mounted at %s: the system of the sandbox is there", m.Path)
+				return Errorf(Invalid, "a volume cannot be mounted at %s, which the system of the sandbox uses: choose another path", m.Path)
 			}
 		}
 		for _, other := range mounts[:i] {

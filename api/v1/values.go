@@ -305,7 +305,7 @@ func (m *VolumeMounts) UnmarshalJSON(raw []byte) error {
 	}
 	for _, a := range asked {
 		if a.Volume == "" {
-			return sandbox.Errorf(sandbox.Invalid, "volumes: say which volume is to be at %.100q, by its name or ID", a.Path)
+			return sandbox.Errorf(sandbox.Invalid, "volumes: name the volume to mount at %.100q, by its name or ID", a.Path)
 		}
 	}
 	*m = asked

@@ -58,7 +58,7 @@ func (l line) entry() (e sandbox.AuditEntry, prev sandbox.AuditHash, err error) 
 		Status: l.Status, Code: l.Code,
 	}
 	if e.At, err = time.Parse(time.RFC3339Nano, l.At); err != nil || e.At.Nanosecond()%1000 != 0 {
-		return e, prev, errors.New("at is no time in microseconds")
+		return e, prev, errors.New("at is not a time in microseconds")
 	}
 	if l.Outcome != string(e.Outcome()) {
 		return e, prev, errors.New("outcome does not follow from code")
@@ -114,7 +114,7 @@ func (c *Checker) expect() error {
 	}
 	c.seen = true
 	if c.Expect.Hash != c.Last.Hash {
-		return fmt.Errorf("entry %d has another hash than expected: the log was written anew from it, or from one before it", c.Last.Seq)
+		return fmt.Errorf("entry %d has another hash than expected: the log was rewritten from this entry or an earlier one", c.Last.Seq)
 	}
 	return nil
 }
@@ -134,9 +134,9 @@ func (c *Checker) end() error {
 	case c.Expect == nil || c.seen:
 		return nil
 	case c.Expect.Seq < c.First.Seq:
-		return fmt.Errorf("entry %d, which is expected, was removed for its age: the log begins after entry %d", c.Expect.Seq, c.First.Seq)
+		return fmt.Errorf("the expected entry %d was removed for its age: the log begins after entry %d", c.Expect.Seq, c.First.Seq)
 	}
-	return fmt.Errorf("the log ends with entry %d, and entry %d is expected: its end was cut off", c.Last.Seq, c.Expect.Seq)
+	return fmt.Errorf("the log ends with entry %d, before the expected entry %d: its end was cut off", c.Last.Seq, c.Expect.Seq)
 }
 
 // Store checks the whole log of a Store. The error names the first entry that is
@@ -168,10 +168,10 @@ func (c *Checker) line(text []byte, n int) error {
 	d.DisallowUnknownFields()
 	var l line
 	if err := d.Decode(&l); err != nil {
-		return fmt.Errorf("line %d, after entry %d, is no entry: %w", n, c.Last.Seq, err)
+		return fmt.Errorf("line %d, after entry %d, is not an entry: %w", n, c.Last.Seq, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("line %d has more than an entry", n)
+		return fmt.Errorf("line %d has more than one entry", n)
 	}
 	e, prev, err := l.entry()
 	if err != nil {
@@ -182,11 +182,11 @@ func (c *Checker) line(text []byte, n int) error {
 			return err
 		}
 		if e.Seq == 1 && prev != (sandbox.AuditHash{}) {
-			return errors.New("entry 1 says that there was one before it")
+			return errors.New("entry 1 names an entry before it")
 		}
 	}
 	if prev != c.Last.Hash && e.Seq == c.Last.Seq+1 {
-		return fmt.Errorf("entry %d names another hash before it than entry %d has", e.Seq, c.Last.Seq)
+		return fmt.Errorf("entry %d does not continue from entry %d: the hashes differ", e.Seq, c.Last.Seq)
 	}
 	return c.next(e)
 }

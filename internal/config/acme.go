@@ -26,14 +26,14 @@ func parseACMEHosts(v string) ([]string, error) {
 	for host := range strings.SplitSeq(v, ",") {
 		host = strings.ToLower(strings.TrimSpace(host))
 		if strings.HasPrefix(host, "*.") {
-			return nil, fmt.Errorf("%q: certificates for all names below one are proved by DNS, which this server does not: get one with another client of ACME and set CLOUD_SANDBOX_TLS_CERT", host)
+			return nil, fmt.Errorf("%q: a wildcard certificate needs a DNS challenge, which this server does not support: get one with another ACME client and set CLOUD_SANDBOX_TLS_CERT", host)
 		}
 		_, err := parseDomain(host)
 		if err != nil || !strings.Contains(host, ".") || strings.Contains(host, ":") || net.ParseIP(host) != nil {
 			return nil, fmt.Errorf("%q is not the name of a host as authorities know it, such as box.example.com", host)
 		}
 		if slices.Contains(out, host) {
-			return nil, fmt.Errorf("%q is there twice", host)
+			return nil, fmt.Errorf("%q is listed twice", host)
 		}
 		out = append(out, host)
 	}

@@ -85,7 +85,7 @@ func parseBlobsKeys(text string) (keys [][]byte, err error) {
 		for _, word := range strings.FieldsFunc(line, func(c rune) bool { return c == ',' || unicode.IsSpace(c) }) {
 			key, err := parseBlobsKey(word)
 			if err == nil && slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
-				err = errors.New("it stands there twice")
+				err = errors.New("it is listed twice")
 			}
 			if err != nil {
 				return nil, fmt.Errorf("key %d: %w", len(keys)+1, err)
@@ -95,7 +95,7 @@ func parseBlobsKeys(text string) (keys [][]byte, err error) {
 	}
 	switch {
 	case len(keys) == 0:
-		return nil, fmt.Errorf("there is no key: make one with `openssl rand -hex %d`, and keep it", blobsKeyBytes)
+		return nil, fmt.Errorf("no key is set: make one with `openssl rand -hex %d`, and keep it", blobsKeyBytes)
 	case len(keys) > maxBlobsKeys:
 		return nil, fmt.Errorf("there may be at most %d keys", maxBlobsKeys)
 	}
@@ -105,7 +105,7 @@ func parseBlobsKeys(text string) (keys [][]byte, err error) {
 func parseBlobsKey(v string) ([]byte, error) {
 	key, err := hex.DecodeString(v)
 	if err != nil || len(key) != blobsKeyBytes {
-		return nil, fmt.Errorf("it is not %d hex digits; make a key with `openssl rand -hex %d`, and keep it: what was sealed with it opens with nothing else", 2*blobsKeyBytes, blobsKeyBytes)
+		return nil, fmt.Errorf("it is not %d hex digits; make a key with `openssl rand -hex %d`, and keep it: only this key opens the data that it sealed", 2*blobsKeyBytes, blobsKeyBytes)
 	}
 	if bytes.Count(key, key[:1]) == len(key) {
 		return nil, errors.New("it is one byte again and again, which anyone could guess; make a key with `openssl rand -hex 32`")
@@ -116,7 +116,7 @@ func parseBlobsKey(v string) ([]byte, error) {
 func (b *Blobs) check() error {
 	if !b.Wanted() {
 		if b.DiskBytes > 0 {
-			return errors.New("SNAPSHOT_DISK_MB: it needs CLOUD_SANDBOX_BLOBS, where snapshots are that are not on this disk")
+			return errors.New("SNAPSHOT_DISK_MB: it needs CLOUD_SANDBOX_BLOBS, which stores the snapshots that do not fit on this disk")
 		}
 		return nil
 	}

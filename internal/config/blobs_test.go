@@ -37,7 +37,7 @@ func TestLoadBlobs(t *testing.T) {
 		"no key":             {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs"}, "CLOUD_SANDBOX_BLOBS_KEY"},
 		"two keys":           {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs", "CLOUD_SANDBOX_BLOBS_KEY", goodKey, "CLOUD_SANDBOX_BLOBS_KEY_FILE", "/k"}, "set one"},
 		"a short key":        {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs", "CLOUD_SANDBOX_BLOBS_KEY", goodKey[2:]}, "64 hex digits"},
-		"a key twice":        {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs", "CLOUD_SANDBOX_BLOBS_KEY", goodKey + "," + goodKey}, "key 2: it stands there twice"},
+		"a key twice":        {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs", "CLOUD_SANDBOX_BLOBS_KEY", goodKey + "," + goodKey}, "key 2: it is listed twice"},
 		"a short second key": {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs", "CLOUD_SANDBOX_BLOBS_KEY", goodKey + " " + goodKey[4:]}, "key 2"},
 		"a published key":    {[]string{"CLOUD_SANDBOX_BLOBS", "file:///mnt/blobs", "CLOUD_SANDBOX_BLOBS_KEY", strings.Repeat("0", 64)}, "guess"},
 		"no credentials":     {s3, "CLOUD_SANDBOX_S3_ACCESS_KEY"},

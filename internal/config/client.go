@@ -78,7 +78,7 @@ func LoadClient(flags map[string]string, getenv func(string) string) (Client, er
 		case flags[FlagURL] != "":
 			return Client{}, errors.New("--data and --url each name a server: give one")
 		case getenv("CLOUD_SANDBOX_URL") != "":
-			return Client{}, errors.New("--data and CLOUD_SANDBOX_URL each name a server: leave out the one, or unset the other")
+			return Client{}, errors.New("--data and CLOUD_SANDBOX_URL each name a server: leave out the flag, or unset the variable")
 		case told == "":
 			return Client{}, fmt.Errorf("no server runs with the data folder %s: start one with `cloud-sandbox serve --data %s`, or name one with --url", data, data)
 		}
@@ -119,7 +119,7 @@ func (c Client) CheckKey() error {
 func (c Client) CheckPrivate() error {
 	u, err := url.Parse(c.URL)
 	if err == nil && u.Scheme != "https" && !loopback(strings.ToLower(u.Hostname())) {
-		err = fmt.Errorf("%s is another machine and not https: whoever is on the way could choose the identity provider that you log in to, and take your token", c.URL)
+		err = fmt.Errorf("%s is another machine and not https: an attacker on the network could choose the identity provider that you log in to, and take your token", c.URL)
 	}
 	return err
 }
@@ -132,7 +132,7 @@ func serverURL(s string) (*url.URL, error) {
 	case u.User != nil:
 		return nil, errors.New("the address of the server holds a user or password: leave it out and set CLOUD_SANDBOX_API_KEY")
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("the address of the server, %q, goes on after its path: leave out what follows ? and #", s)
+		return nil, fmt.Errorf("the address of the server, %q, has a query or a fragment: leave out ? and # and the text after them", s)
 	}
 	return u, nil
 }

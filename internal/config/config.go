@@ -274,7 +274,7 @@ func parseProxies(v string) ([]netip.Prefix, error) {
 		case err != nil || p.Addr().Is4In6():
 			return nil, fmt.Errorf("%q is neither an address nor a CIDR such as 10.0.0.0/8", text)
 		case p.Bits() == 0:
-			return nil, fmt.Errorf("%q is everybody, and a client could then claim any address: name your proxies", text)
+			return nil, fmt.Errorf("%q contains every address, and a client could then claim any address: name your proxies", text)
 		}
 		out = append(out, p.Masked())
 	}
@@ -445,7 +445,7 @@ func (c *Config) checkSecret() error {
 func checkSecret(secret []byte) error {
 	switch {
 	case len(secret) == 0:
-		return errors.New("JWT_SECRET: it is not set, and without it anyone's token or no one's would be valid; set it to at least 32 random bytes, for example from `openssl rand -hex 32`, or try things out on this machine with --dev")
+		return errors.New("JWT_SECRET: it is not set, and the server cannot check tokens without it; set it to at least 32 random bytes, for example from `openssl rand -hex 32`, or try things out on this machine with --dev")
 	case string(secret) == publishedSecret:
 		return fmt.Errorf("JWT_SECRET: %q is published, so anyone could sign tokens with it; set it to at least 32 random bytes, for example from `openssl rand -hex 32`", publishedSecret)
 	case len(secret) < MinSecret:
@@ -603,7 +603,7 @@ func checkVersion(v string) error {
 
 func parseLevel(v string, into *slog.Level) error {
 	if err := into.UnmarshalText([]byte(v)); err != nil {
-		return fmt.Errorf("%q is none of debug, info, warn and error", v)
+		return fmt.Errorf("%q is not debug, info, warn or error", v)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func checkNames(environ []string) (warnings []string, problem error) {
 		near, typos := nearest(name, known)
 		switch ours := strings.HasPrefix(near, namePrefix); {
 		case looksOurs(name), ours && typos <= maxTypos:
-			problems = append(problems, fmt.Errorf("%s: there is no setting of this name; the nearest is %s. Correct the name, or unset the variable", name, near))
+			problems = append(problems, fmt.Errorf("%s: no setting has this name; the nearest is %s. Correct the name, or unset the variable", name, near))
 		case typos <= maxTypos:
 			warnings = append(warnings, fmt.Sprintf("%s is not a setting and is not used; %s is one", name, near))
 		}

@@ -16,19 +16,19 @@ func TestMisspelledNames(t *testing.T) {
 		problem  string // what the error says; empty: there is none
 		warning  string // what the warning says; empty: there is none
 	}{
-		{"CLOUD_SANDBOX_EGRES=none", "CLOUD_SANDBOX_EGRES: there is no setting of this name; the nearest is CLOUD_SANDBOX_EGRESS. Correct", ""},
+		{"CLOUD_SANDBOX_EGRES=none", "CLOUD_SANDBOX_EGRES: no setting has this name; the nearest is CLOUD_SANDBOX_EGRESS. Correct", ""},
 		{"CLOUD_SANDBOX_ERGESS=none", "nearest is CLOUD_SANDBOX_EGRESS.", ""},
-		{"cloud_sandbox_egress=none", "cloud_sandbox_egress: there is no setting of this name; the nearest is CLOUD_SANDBOX_EGRESS.", ""},
+		{"cloud_sandbox_egress=none", "cloud_sandbox_egress: no setting has this name; the nearest is CLOUD_SANDBOX_EGRESS.", ""},
 		{"CLOUDSANDBOX_EGRESS=none", "nearest is CLOUD_SANDBOX_EGRESS.", ""},
 		{"CLOUD_SANBOX_EGRESS=none", "nearest is CLOUD_SANDBOX_EGRESS.", ""},
 		{"CLOUD_SANDBOX_EGRESSOPEN=10.0.0.1", "nearest is CLOUD_SANDBOX_EGRESS_OPEN.", ""},
 		{"CLOUD_SANDBOX_EGRESS_=none", "nearest is CLOUD_SANDBOX_EGRESS.", ""},
 		{"CLOUD_SANDBOX_WEBHOOK=https://a.example", "nearest is CLOUD_SANDBOX_WEBHOOKS.", ""},
-		{"CLOUD_SANDBOX_PORT=9000", "CLOUD_SANDBOX_PORT: there is no setting", ""},
-		{"CLOUD_SANDBOX_NODE_PORT=9000", "CLOUD_SANDBOX_NODE_PORT: there is no setting", ""},
-		{"CLOUD_SANDBOX_POOL_MIN_SIZE=3", "CLOUD_SANDBOX_POOL_MIN_SIZE: there is no setting", ""},
-		{"CLOUD_SANDBOX_=x", "CLOUD_SANDBOX_: there is no setting", ""},
-		{"CLOUD_SANDBOX_" + strings.Repeat("A", 5000) + "=x", "there is no setting", ""},
+		{"CLOUD_SANDBOX_PORT=9000", "CLOUD_SANDBOX_PORT: no setting has this name", ""},
+		{"CLOUD_SANDBOX_NODE_PORT=9000", "CLOUD_SANDBOX_NODE_PORT: no setting has this name", ""},
+		{"CLOUD_SANDBOX_POOL_MIN_SIZE=3", "CLOUD_SANDBOX_POOL_MIN_SIZE: no setting has this name", ""},
+		{"CLOUD_SANDBOX_=x", "CLOUD_SANDBOX_: no setting has this name", ""},
+		{"CLOUD_SANDBOX_" + strings.Repeat("A", 5000) + "=x", "no setting has this name", ""},
 		{"CLOUD_SANDBOX_EGRES=", "", ""}, // empty counts as absent
 		{"CLOUD_SANDBOX_EGRESS=none", "", ""},
 		{"CLOUD_SANDBOX_NODE_ADDR=localhost:1", "", ""},

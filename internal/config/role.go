@@ -31,7 +31,7 @@ func LoadRole(role string, flags map[string]string, environ []string) (Config, e
 	c := defaults(lookup(environ))
 	addr, ok := addresses[role]
 	if !ok {
-		return c, fmt.Errorf("there is no role %q", role)
+		return c, fmt.Errorf("no role %q", role)
 	}
 	c.Role, c.Addr = role, addr
 	return load(c, flags, environ)

@@ -24,7 +24,7 @@ func parseWebhooks(v string) ([]string, error) {
 			return nil, fmt.Errorf("the URL number %d is not https://HOST/PATH, or http:// to this machine itself", len(out)+1)
 		}
 		if slices.Contains(out, u.String()) {
-			return nil, fmt.Errorf("the URL number %d is there twice", len(out)+1)
+			return nil, fmt.Errorf("the URL number %d is listed twice", len(out)+1)
 		}
 		out = append(out, u.String())
 	}
@@ -50,7 +50,7 @@ func (c *Config) checkWebhooks() error {
 	case len(c.Webhooks) == 0 && len(c.WebhookSecret) > 0:
 		return errors.New("CLOUD_SANDBOX_WEBHOOK_SECRET: it signs what is sent to CLOUD_SANDBOX_WEBHOOKS, which is not set; set both or neither")
 	case len(c.Webhooks) == 0 && c.WebhookEvents != nil:
-		return errors.New("CLOUD_SANDBOX_WEBHOOK_EVENTS: it says what CLOUD_SANDBOX_WEBHOOKS are told of, which is not set; set that or neither")
+		return errors.New("CLOUD_SANDBOX_WEBHOOK_EVENTS: it selects the events for CLOUD_SANDBOX_WEBHOOKS, which is not set; set both or neither")
 	}
 	return nil
 }

@@ -25,10 +25,10 @@ func (l Layout) tell(listeners []*os.File) (untell func(), err error) {
 	file := config.AddressFile(l.Root)
 	half := file + ".new"
 	if err := os.WriteFile(half, []byte("http://"+net.JoinHostPort(host, port)+"\n"), 0o644); err != nil {
-		return nil, fmt.Errorf("say where the server listens: %w", err)
+		return nil, fmt.Errorf("record the server's address: %w", err)
 	}
 	if err := os.Rename(half, file); err != nil {
-		return nil, fmt.Errorf("say where the server listens: %w", err)
+		return nil, fmt.Errorf("record the server's address: %w", err)
 	}
 	return func() { _ = os.Remove(file) }, nil // a stale file names a server that does not answer
 }

@@ -286,7 +286,7 @@ func endProcess(ctx context.Context, pid int, grace time.Duration) error {
 			return err
 		}
 	}
-	return fmt.Errorf("process %d is there %v after SIGKILL: see its state in /proc/%[1]d/status", pid, killLimit)
+	return fmt.Errorf("process %d still exists %v after SIGKILL: see its state in /proc/%[1]d/status", pid, killLimit)
 }
 
 // awaitEnd waits for a pidfd's process to end, and reports whether it ended within limit.

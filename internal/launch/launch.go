@@ -272,7 +272,7 @@ func runServer(ctx context.Context, o Options, layout Layout, env []string, lock
 	case <-time.After(drain):
 		_ = cmd.Process.Kill()
 		<-exited
-		return errors.New("the server did not drain in time and was killed; sandboxes run on")
+		return errors.New("the server did not drain in time and was killed; sandboxes keep running")
 	}
 }
 

@@ -293,7 +293,7 @@ func (c *call) listFiles(ctx context.Context, in listFilesInput) (*sdk.CallToolR
 		b.WriteString("(the folder is empty)")
 	}
 	if list.Truncated {
-		note(&b, "there are more files: list a folder below, or use glob")
+		note(&b, "more files exist: list a subfolder, or use glob")
 	}
 	return text(shorten(strings.TrimSuffix(b.String(), "\n"), maxFileText)), nil
 }

@@ -49,7 +49,7 @@ func processTools() []tool {
 	return []tool{
 		define(tool{
 			name: "start_process", title: "Start a process",
-			description: "Starts a program that goes on running, such as a server or a long build, and returns its process_id at once. Look at it with read_process, write to it with write_stdin, end it with kill_process.",
+			description: "Starts a program that keeps running, such as a server or a long build, and returns its process_id at once. Look at it with read_process, write to it with write_stdin, end it with kill_process.",
 			calls:       []*catalogue.Operation{catalogue.StartProcess}, destroys: true, outside: true,
 		}, func(ctx context.Context, c *call, in startProcessInput) (*sdk.CallToolResult, error) {
 			p, err := c.start(ctx, in.SandboxID, v1.StartProcessRequest{Command: in.Command, Name: in.Name, Cwd: in.Cwd, Env: in.Env, KeepStdin: true}, in.Terminal)

@@ -55,7 +55,7 @@ func runTools() []tool {
 		}),
 		define(tool{
 			name: "run_command", title: "Run a command",
-			description: "Runs a bash command to its end and returns its output and exit code. Each call is a new shell. Use start_process for a program that goes on running, such as a server.",
+			description: "Runs a bash command to its end and returns its output and exit code. Each call is a new shell. Use start_process for a program that keeps running, such as a server.",
 			calls:       []*catalogue.Operation{catalogue.Execute}, destroys: true, outside: true,
 		}, func(ctx context.Context, c *call, in runCommandInput) (*sdk.CallToolResult, error) {
 			return c.execute(ctx, in.SandboxID, v1.ExecuteRequest{Code: in.Command, Language: "bash", TimeoutSeconds: timeout(in.Timeout), Cwd: in.Cwd})
@@ -191,7 +191,7 @@ func meaning(status string) string {
 	case "pids":
 		return ": the sandbox has as many processes as it may have"
 	case "paused":
-		return ": the sandbox was paused while it ran, and it goes on when the sandbox is used again"
+		return ": the sandbox was paused while it ran; it continues when the sandbox is used again"
 	}
 	return ""
 }

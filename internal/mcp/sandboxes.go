@@ -153,7 +153,7 @@ func savingTools() []tool {
 		}),
 		define(tool{
 			name: "fork_sandbox", title: "Copy a sandbox",
-			description: "Makes running copies of a sandbox, with its files and running programs, and returns their IDs. The original goes on.",
+			description: "Makes running copies of a sandbox, with its files and running programs, and returns their IDs. The original does not change.",
 			calls:       []*catalogue.Operation{catalogue.ForkSession}, outside: true,
 		}, func(ctx context.Context, c *call, in forkInput) (*sdk.CallToolResult, error) {
 			id, err := c.sandbox(ctx, in.SandboxID)
@@ -183,7 +183,7 @@ func savingTools() []tool {
 		}),
 		define(tool{
 			name: "rollback", title: "Go back to a snapshot",
-			description: "Puts a sandbox back into the state that a snapshot of it saved. What happened since is lost.",
+			description: "Puts a sandbox back into the state of one of its snapshots. Later changes are lost.",
 			calls:       []*catalogue.Operation{catalogue.RollbackSession}, destroys: true, repeats: true,
 		}, func(ctx context.Context, c *call, in rollbackInput) (*sdk.CallToolResult, error) {
 			id, err := c.sandbox(ctx, in.SandboxID)

@@ -56,7 +56,7 @@ func ParseKeyring(text string) (*Keyring, error) {
 		}
 	}
 	if len(k.keys) == 0 {
-		return nil, errors.New("there is no key: make one with `openssl rand -hex 32`")
+		return nil, errors.New("no key is set: make one with `openssl rand -hex 32`")
 	}
 	return k, nil
 }
@@ -91,7 +91,7 @@ func (k *Keyring) add(word string) error {
 	}
 	id := keyID(raw)
 	if k.keys[id] != nil {
-		return errors.New("it stands there twice")
+		return errors.New("it is listed twice")
 	}
 	if k.keys[id], err = gcm(raw); err != nil {
 		return err
@@ -144,7 +144,7 @@ func seal(aead cipher.AEAD, plain, binding []byte) []byte {
 // open is the inverse of seal.
 func open(aead cipher.AEAD, sealed, binding []byte) ([]byte, error) {
 	if len(sealed) < aead.NonceSize() {
-		return nil, errors.New("what is sealed is too short")
+		return nil, errors.New("the sealed value is too short")
 	}
 	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], binding)
 }

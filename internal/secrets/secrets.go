@@ -203,7 +203,7 @@ func (s *Service) value(ctx context.Context, c sandbox.Secret) (sandbox.SecretVa
 }
 
 func unreadable(c sandbox.Secret, err error) error {
-	return sandbox.Errorf(sandbox.Unavailable, "the secret %s cannot be opened: its operator has to look at the master keys", c.Name).WithCause(err)
+	return sandbox.Errorf(sandbox.Unavailable, "the secret %s cannot be decrypted: the operator of this server has to check the master keys", c.Name).WithCause(err)
 }
 
 // rotated is the number of Secrets that Rotate reads at a time.

@@ -95,16 +95,16 @@ func (j *joined) startOffload(parts *run.Parts) {
 }
 
 var (
-	copiesDesc    = prometheus.NewDesc("cloud_sandbox_snapshot_copies_total", "Snapshots that were copied to where blobs are kept, brought back, removed from the host and deleted there, and attempts that failed.", []string{"node", "step", "outcome"}, nil)
-	copyHealDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_healed_total", "Snapshots that were damaged or gone on the host, and whose copies took their places.", nodeLabels, nil)
-	copyBytesDesc = prometheus.NewDesc("cloud_sandbox_snapshot_copy_bytes_total", "Bytes that went to where blobs are kept, and came from there.", []string{"node", "direction"}, nil)
+	copiesDesc    = prometheus.NewDesc("cloud_sandbox_snapshot_copies_total", "Snapshots that were copied to the blob store, fetched from it, removed from the host or deleted from the blob store, and failed attempts.", []string{"node", "step", "outcome"}, nil)
+	copyHealDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_healed_total", "Snapshots that were damaged or missing on the host, and were replaced by their copies.", nodeLabels, nil)
+	copyBytesDesc = prometheus.NewDesc("cloud_sandbox_snapshot_copy_bytes_total", "Bytes sent to the blob store, and received from it.", []string{"node", "direction"}, nil)
 	copyWaitDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_uncopied", "Snapshots that are not copied yet.", nodeLabels, nil)
-	copyLateDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_backlog", "Snapshots that are not copied yet and were made before copies were wanted.", nodeLabels, nil)
-	copyLateBytes = prometheus.NewDesc("cloud_sandbox_snapshots_backlog_bytes", "Sizes of those snapshots together.", nodeLabels, nil)
-	copyWhereDesc = prometheus.NewDesc("cloud_sandbox_snapshots_kept", "Snapshots on the host, and those that are only where blobs are kept.", []string{"node", "where"}, nil)
-	copyHereDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_disk_bytes", "Sizes of the snapshots on the host together, as if nothing were packed.", nodeLabels, nil)
+	copyLateDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_backlog", "Snapshots that are not copied yet and were made before copies were enabled.", nodeLabels, nil)
+	copyLateBytes = prometheus.NewDesc("cloud_sandbox_snapshots_backlog_bytes", "Total size of the snapshots that are not copied yet.", nodeLabels, nil)
+	copyWhereDesc = prometheus.NewDesc("cloud_sandbox_snapshots_kept", "Snapshots on the host, and snapshots that are only in the blob store.", []string{"node", "where"}, nil)
+	copyHereDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_disk_bytes", "Total size of the snapshots on the host, before packing.", nodeLabels, nil)
 	copyKeysDesc  = prometheus.NewDesc("cloud_sandbox_blobs_keys_old", "Keys of tenants that are not sealed with the first of the keys for copies of snapshots yet.", nodeLabels, nil)
-	copyReachDesc = prometheus.NewDesc("cloud_sandbox_blobs_reachable", "Whether the last request to where blobs are kept went well.", nodeLabels, nil)
+	copyReachDesc = prometheus.NewDesc("cloud_sandbox_blobs_reachable", "Whether the last request to the blob store succeeded.", nodeLabels, nil)
 )
 
 // offloadCollector reads replication metrics.

@@ -15,7 +15,7 @@ import (
 
 // does is the help text of each role.
 var does = map[string]string{
-	config.RoleGateway:        "Serve clients: who are they, may they, what do they get",
+	config.RoleGateway:        "Serve clients: authenticate, authorize and answer their requests",
 	config.RoleSessionManager: "Keep the life of every sandbox, from its create to its end",
 	config.RoleScheduler:      "Choose the node that a sandbox starts on",
 	config.RoleNode:           "Run sandboxes on this machine",
@@ -55,7 +55,7 @@ each other in the data folder. "make run-all" starts all four.`,
 	cmd.Flags().String(config.FlagLogLevel, "", "debug, info, warn or error (default info)")
 	if role == config.RoleGateway {
 		cmd.Flags().Bool(config.FlagDev, false, "give a token to anyone who asks; loopback addresses only")
-		cmd.Flags().Bool(config.FlagTLS, false, "in dev mode, answer TLS too, with certificates of an authority of its own")
+		cmd.Flags().Bool(config.FlagTLS, false, "in dev mode, serve HTTPS too, with certificates of a local CA")
 	}
 	return cmd
 }

@@ -61,7 +61,7 @@ func newLives(reg prometheus.Registerer, store interface {
 		}, []string{"cause"}),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_sandbox_survived_total",
-			Help: "Sandboxes that lost their boot and go on from a checkpoint, by cause.",
+			Help: "Sandboxes that lost their boot and continue from a checkpoint, by cause.",
 		}, []string{"cause"}),
 	}
 	l.quota = prometheus.NewCounter(prometheus.CounterOpts{
@@ -138,7 +138,7 @@ func (b *boots) step(s node.Step, err error, took time.Duration) {
 }
 
 var (
-	sandboxesDesc  = prometheus.NewDesc("cloud_sandbox_sandboxes", "Sandboxes by state, those left out that ended.", []string{"state"}, nil)
+	sandboxesDesc  = prometheus.NewDesc("cloud_sandbox_sandboxes", "Sandboxes by state, without ended ones.", []string{"state"}, nil)
 	poolLabels     = []string{"node", "template", "shape"}
 	nodeLabels     = []string{"node"}
 	nodeReadyDesc  = prometheus.NewDesc("cloud_sandbox_node_ready", "Whether a node is ready.", nodeLabels, nil)
@@ -147,9 +147,9 @@ var (
 	nodeMemoryDesc = prometheus.NewDesc("cloud_sandbox_node_memory_free_bytes", "Memory of the host that new sandboxes could have.", nodeLabels, nil)
 	nodeDiskDesc   = prometheus.NewDesc("cloud_sandbox_node_disk_free_bytes", "Space that is free on the disk that sandboxes write to.", nodeLabels, nil)
 	networkDesc    = prometheus.NewDesc("cloud_sandbox_network_decisions_total", "Connections and names that network policies decided on, since the link shards began.", []string{"node", "verdict"}, nil)
-	namesDesc      = prometheus.NewDesc("cloud_sandbox_network_names_limited_total", "Questions for names, or their answers, that a limit held back, since the link shards began: a tunnel through names, or a flood.", nodeLabels, nil)
+	namesDesc      = prometheus.NewDesc("cloud_sandbox_network_names_limited_total", "DNS queries and answers that exceeded a limit, since the link shards began: a DNS tunnel, or a flood.", nodeLabels, nil)
 	poolIdleDesc   = prometheus.NewDesc("cloud_sandbox_pool_idle", "Boots that wait for an owner.", poolLabels, nil)
-	poolWantDesc   = prometheus.NewDesc("cloud_sandbox_pool_wanted", "Boots that shall wait for an owner, as demand and memory have it.", poolLabels, nil)
+	poolWantDesc   = prometheus.NewDesc("cloud_sandbox_pool_wanted", "Target number of boots that wait for an owner, by demand and memory.", poolLabels, nil)
 	poolBootDesc   = prometheus.NewDesc("cloud_sandbox_pool_starting", "Boots on their way into the pool.", poolLabels, nil)
 	poolHitsDesc   = prometheus.NewDesc("cloud_sandbox_pool_hits_total", "Claims that the pool served.", poolLabels, nil)
 	poolMissesDesc = prometheus.NewDesc("cloud_sandbox_pool_misses_total", "Claims that started cold.", poolLabels, nil)

@@ -56,7 +56,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		config.RoleNode:           func(ctx context.Context, parts *run.Parts) error { return r.node(ctx, in, parts) },
 	}[cfg.Role]
 	if start == nil {
-		return fmt.Errorf("there is no role %q", cfg.Role)
+		return fmt.Errorf("no role %q", cfg.Role)
 	}
 	parts := new(run.Parts)
 	parts.Start("events", ended(j.hooks.Run))
@@ -252,7 +252,7 @@ func whyNot(errs ...error) []string {
 		case errors.As(err, &told):
 			all = append(all, told.Detail)
 		default:
-			all = append(all, "something does not answer")
+			all = append(all, "a dependency does not answer")
 		}
 	}
 	return all

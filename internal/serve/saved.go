@@ -64,13 +64,13 @@ func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name s
 	var out, problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	if err := cmd.Run(); err != nil {
-		return snap, fmt.Errorf("ask what is saved: %w: %s", err, problem.Bytes())
+		return snap, fmt.Errorf("ask for saved states: %w: %s", err, problem.Bytes())
 	}
 	if out.Len() == 0 {
-		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved that needs %s %s", kind, name)
+		return snap, sandbox.Errorf(sandbox.NotFound, "no saved state needs %s %s", kind, name)
 	}
 	if err := json.Unmarshal(out.Bytes(), &snap); err != nil || snap.ID == "" {
-		return snap, fmt.Errorf("ask what is saved: %q, %w", out.Bytes(), err)
+		return snap, fmt.Errorf("ask for saved states: %q, %w", out.Bytes(), err)
 	}
 	return snap, nil
 }

@@ -22,7 +22,7 @@ func (m *Manager) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandb
 		return sandbox.Sandbox{}, false, err
 	}
 	if req.Name == "" {
-		return sandbox.Sandbox{}, false, sandbox.Errorf(sandbox.Invalid, "a sandbox to return if it exists needs a name")
+		return sandbox.Sandbox{}, false, sandbox.Errorf(sandbox.Invalid, "if_exists \"return\" needs a name")
 	}
 	limited, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -47,7 +47,7 @@ func (m *Manager) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandb
 			if ctx.Err() != nil {
 				return sandbox.Sandbox{}, false, ctx.Err()
 			}
-			return sandbox.Sandbox{}, false, sandbox.Errorf(sandbox.Conflict, "the sandbox %q neither runs nor ends", req.Name)
+			return sandbox.Sandbox{}, false, sandbox.Errorf(sandbox.Conflict, "the sandbox %q is still changing its state: try again", req.Name)
 		}
 	}
 }

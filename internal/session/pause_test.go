@@ -541,7 +541,7 @@ func TestPausesAreInvisibleToOthers(t *testing.T) {
 				"Rollback": func() error { _, err := w.m.Rollback(t.Context(), "other", key, snap.ID); return err },
 				"History":  func() error { _, err := w.m.History(t.Context(), "other", key); return err },
 			} {
-				if err := call(); err == nil || err.Error() != "not_found: there is no such sandbox" {
+				if err := call(); err == nil || err.Error() != "not_found: no such sandbox" {
 					t.Errorf("%s(%q) = %v", what, key, err)
 				}
 			}

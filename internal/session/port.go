@@ -27,7 +27,7 @@ func (m *Manager) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 	if err := m.nodes.ExportSaved(ctx, snap.Node, snap.ID, image, w); err != nil {
 		w.Abandon()
 		if errors.Is(err, sandbox.NotFound) { // deleted meanwhile, or lost
-			return sandbox.Errorf(sandbox.Conflict, "what was saved is not there any more").WithCause(err)
+			return sandbox.Errorf(sandbox.Conflict, "the saved state does not exist any more").WithCause(err)
 		}
 		return err
 	}
@@ -120,7 +120,7 @@ func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, content io
 		return sandbox.Snapshot{}, err
 	}
 	if saved.Image != snap.Image || !saved.Shape.Covers(snap.Shape) || saved.Memory != snap.Memory {
-		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the file says what is not of its snapshot")
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the head of the file does not match its snapshot")
 	}
 	snap.State, snap.Bytes, snap.Build, snap.Digest = sandbox.SnapshotReady, saved.Bytes, saved.Build, saved.Digest
 	if snap, err = m.store.UpdateSnapshot(ctx, snap); err != nil {

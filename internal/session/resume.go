@@ -192,12 +192,12 @@ func late(err error) bool {
 func cannotStart(sb sandbox.Sandbox, began time.Time, err error) error {
 	switch {
 	case sandbox.CodeOf(err) == sandbox.NotFound:
-		return sandbox.Errorf(sandbox.Conflict, "the saved state %s, or version %.12s of the template %s that it stands on, is gone",
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s, or version %.12s of the template %s that it is based on, is gone",
 			sb.Snapshot, sb.Image, sb.Template).WithCause(err)
 	case late(err):
 		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not resume within %d seconds", int(time.Since(began).Seconds())).WithCause(err)
 	case sandbox.CodeOf(err) == sandbox.Internal: // for example a killed server process; the log says which
-		return sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be started from the saved state %s this time, which stays as it is: try again",
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be started from the saved state %s, which is unchanged: try again",
 			sb.Snapshot).WithCause(err)
 	}
 	return err

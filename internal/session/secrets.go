@@ -54,7 +54,7 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 		var why error
 		switch {
 		case errors.Is(err, sandbox.NotFound):
-			why = sandbox.Errorf(sandbox.Invalid, "secrets: there is no secret %s", u.Secret)
+			why = sandbox.Errorf(sandbox.Invalid, "secrets: no secret %s; `cloud-sandbox secret ls` and GET /api/v1/secrets list yours", u.Secret)
 		case err != nil:
 			return nil, err
 		case !secret.Hosts.Allow(host, port):

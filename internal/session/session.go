@@ -263,7 +263,7 @@ func (m *Manager) observe(what string, err error, began time.Time) {
 func now() time.Time { return time.Now().UTC() }
 
 // notFound is the error for an absent Sandbox and for another Tenant's.
-func notFound() error { return sandbox.Errorf(sandbox.NotFound, "there is no such sandbox") }
+func notFound() error { return sandbox.Errorf(sandbox.NotFound, "no such sandbox") }
 
 // locks serializes changes of a Sandbox. The record's Version would detect races too, but
 // then the loser would have to retry.

@@ -128,7 +128,7 @@ func (m *Manager) keepSnapshot(ctx context.Context, sb sandbox.Sandbox, name str
 			return snap, nil
 		}
 		if snap.Kept && snap.Name != "" || snap.SandboxID != sb.ID {
-			return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Conflict, "what the sandbox is paused in is the snapshot %s already", snap.ID)
+			return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Conflict, "the sandbox is paused in the snapshot %s already: give no other name", snap.ID)
 		}
 		snap.Kept, snap.Name = true, name
 		kept, err := m.store.UpdateSnapshot(ctx, snap)

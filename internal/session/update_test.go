@@ -71,7 +71,7 @@ func TestUpdate(t *testing.T) {
 func TestUpdateTakenBack(t *testing.T) {
 	for name, fails := range map[string]error{
 		"in use":    sandbox.Errorf(sandbox.Conflict, "memory is in use"),
-		"bad user":  sandbox.Errorf(sandbox.Invalid, "there is no such user"),
+		"bad user":  sandbox.Errorf(sandbox.Invalid, "no such user"),
 		"no answer": sandbox.Errorf(sandbox.Unavailable, "the guest is silent"),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -191,7 +191,7 @@ func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sa
 		v, err := m.GetVolume(ctx, tenant, a.Volume)
 		switch {
 		case errors.Is(err, sandbox.NotFound):
-			return nil, "", sandbox.Errorf(sandbox.Invalid, "there is no volume %.128q", a.Volume)
+			return nil, "", sandbox.Errorf(sandbox.Invalid, "no volume %.128q; `cloud-sandbox volume ls` and GET /api/v1/volumes list yours", a.Volume)
 		case err != nil:
 			return nil, "", err
 		case node != "" && v.Node != node:

@@ -63,7 +63,7 @@ func (n *nodes) checkVolumes(node string, b sandbox.Binding) error {
 	var mounts []sandbox.VolumeMount
 	for _, v := range b.Volumes {
 		if there, ok := n.volumes[node][v.ID]; !ok || there.Tenant != b.Tenant {
-			return sandbox.Errorf(sandbox.NotFound, "there is no volume %s", v.ID)
+			return sandbox.Errorf(sandbox.NotFound, "no volume %s", v.ID)
 		}
 		mounts = append(mounts, sandbox.VolumeMount{Volume: v.ID, Path: v.Path})
 	}

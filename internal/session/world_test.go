@@ -164,7 +164,7 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 	}
 	from, ok := n.saved[node][req.From]
 	if req.From != "" && !ok {
-		return sandbox.Started{}, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", req.From)
+		return sandbox.Started{}, sandbox.Errorf(sandbox.NotFound, "no saved state %s", req.From)
 	}
 	delete(n.boots[node], there.BootID) // an older Boot of the Sandbox
 	n.memory[started.BootID] = from.memory
@@ -353,7 +353,7 @@ func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool
 	}
 	s, ok := n.saved[node][snapshot]
 	if !ok {
-		return sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", snapshot)
+		return sandbox.Errorf(sandbox.NotFound, "no saved state %s", snapshot)
 	}
 	_, err := io.WriteString(w, exportedMemory+s.memory)
 	return err
@@ -383,7 +383,7 @@ func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID
 	}
 	memory, ok := strings.CutPrefix(string(raw), exportedMemory)
 	if !ok {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "this is not what was exported")
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot")
 	}
 	n.saved[node][snapshot] = savedBoot{memory: memory}
 	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
@@ -485,7 +485,7 @@ type placed []string
 
 func (p placed) Place(context.Context, string, sandbox.Shape) ([]string, error) {
 	if len(p) == 0 {
-		return nil, sandbox.Errorf(sandbox.Exhausted, "no node is there")
+		return nil, sandbox.Errorf(sandbox.Exhausted, "no node is available")
 	}
 	return slices.Clone(p), nil
 }
@@ -615,7 +615,7 @@ func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 		OpenSecret: func(_ context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error) {
 			v, ok := w.secrets.Load(string(tenant) + " " + name)
 			if !ok {
-				return sandbox.OpenSecret{}, sandbox.Errorf(sandbox.NotFound, "there is no such secret")
+				return sandbox.OpenSecret{}, sandbox.Errorf(sandbox.NotFound, "no such secret")
 			}
 			return v.(sandbox.OpenSecret), nil
 		},

@@ -78,7 +78,7 @@ func BeginsVolumeToken(parts []string) bool {
 }
 
 // errVolumeToken is the error for every token that differs from the signed one.
-var errVolumeToken = sandbox.Errorf(sandbox.Anonymous, "this is no valid token of a volume: get the volume once more for a new one")
+var errVolumeToken = sandbox.Errorf(sandbox.Anonymous, "this is not a valid token of a volume: get the volume again for a new one")
 
 // Check returns the permission of a token. Every failure is the same Anonymous;
 // expiry is reported only for a token with a valid signature.
@@ -98,7 +98,7 @@ func (t *Volumes) Check(ctx context.Context, token string) (VolumeGrant, error) 
 	}
 	g := VolumeGrant{Tenant: key.Tenant, Volume: parts[2], Write: parts[4] == readWrite, Until: time.Unix(seconds, 0).UTC()}
 	if !t.now().Before(g.Until) {
-		return VolumeGrant{}, sandbox.Errorf(sandbox.Anonymous, "this token of a volume has expired: get the volume once more for a new one")
+		return VolumeGrant{}, sandbox.Errorf(sandbox.Anonymous, "this token of a volume has expired: get the volume again for a new one")
 	}
 	return g, nil
 }

@@ -111,7 +111,7 @@ func (b *Builder) Make(ctx context.Context, ref Ref, recipe Recipe, content io.R
 		return Image{}, err
 	}
 	if ref.Digest != "" {
-		return Image{}, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag, not %s", ref)
+		return Image{}, sandbox.Errorf(sandbox.Invalid, "a build makes a new version: name a tag, not %s", ref)
 	}
 	if err := b.Guard.Check(recipe, content != nil); err != nil {
 		return Image{}, err

@@ -84,7 +84,7 @@ func readPaths(archive *tar.Reader) (map[string]bool, error) {
 		return nil, badArchive(err)
 	}
 	if h.Typeflag != tar.TypeReg || h.Size > maxPaths {
-		return nil, sandbox.Errorf(sandbox.Invalid, "the archive does not begin with a list of what it holds")
+		return nil, sandbox.Errorf(sandbox.Invalid, "the archive does not begin with a list of its files")
 	}
 	list, err := io.ReadAll(archive)
 	if err != nil {

@@ -36,7 +36,7 @@ func (g *Guard) Check(r Recipe, content bool) error {
 	case len(r.NPM) > 0:
 		return sandbox.Errorf(sandbox.Denied, "only the server's operator installs packages of npm while a template is built: install them in a sandbox, or by a step of E2B's builder")
 	case r.Source.kind == kindOCI && !r.Bare:
-		return sandbox.Errorf(sandbox.Denied, "only the server's operator adds packages to an image: ask for it as it is, with bare")
+		return sandbox.Errorf(sandbox.Denied, "only the server's operator adds packages to an image: leave them out, and send bare")
 	}
 	return nil
 }

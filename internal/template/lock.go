@@ -137,7 +137,7 @@ func (s *Store) unsaved(l Listed) error {
 	case errors.Is(err, sandbox.NotFound):
 		return nil
 	case err != nil:
-		return sandbox.Errorf(sandbox.Unavailable, "nobody knows at the moment whether saved sessions need version %s of the template %s, so it stays: try again",
+		return sandbox.Errorf(sandbox.Unavailable, "it is not known at the moment whether saved sessions need version %s of the template %s, so it stays: try again",
 			l.Image.Digest[:12], l.Name).WithCause(err)
 	case l.Owner != "" && l.Owner != snap.Tenant:
 		return sandbox.Errorf(sandbox.Conflict, "saved sessions need version %s of the template %s, so it stays", l.Image.Digest[:12], l.Name)

@@ -44,7 +44,7 @@ const publicNPM = "https://registry.npmjs.org"
 func nodePackage() (pinned, error) {
 	p, ok := nodePackages[runtime.GOARCH]
 	if !ok {
-		return pinned{}, sandbox.Errorf(sandbox.Unsupported, "there is no Node.js binary for %s", runtime.GOARCH)
+		return pinned{}, sandbox.Errorf(sandbox.Unsupported, "no Node.js binary for %s", runtime.GOARCH)
 	}
 	return p, nil
 }

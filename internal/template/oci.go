@@ -204,7 +204,7 @@ func (b *build) addPillow(ctx context.Context) error {
 		}
 		if err != nil {
 			b.logger().Warn("installing Pillow for the Python of an image failed", telemetry.KeyTemplate, b.name, telemetry.KeyError, err)
-			b.say("python", "going without Pillow, which PyPI did not give", 0, 0)
+			b.say("python", "continuing without Pillow: PyPI did not deliver it", 0, 0)
 		}
 		if err := b.forget(trusted); err != nil {
 			return err

@@ -113,7 +113,7 @@ func (r Recipe) Check() error {
 		}
 	}
 	if r.Ready != "" && r.Start == "" {
-		return sandbox.Errorf(sandbox.Invalid, "a ready command waits for a start command, and there is none")
+		return sandbox.Errorf(sandbox.Invalid, "a ready command needs a start command: name one")
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (b *build) fillFolder(ctx context.Context) error {
 		copied <- err
 	}()
 	err := b.fillFrom(ctx, r)
-	r.CloseWithError(errors.New("the copy was given up"))
+	r.CloseWithError(errors.New("the copy was cancelled"))
 	if copyErr := <-copied; copyErr != nil {
 		return unreadable(b.plan.asked, copyErr)
 	}

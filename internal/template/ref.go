@@ -309,7 +309,7 @@ func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed
 	}
 	image := found.Image
 	if image.Digest != as.Digest {
-		return Listed{}, sandbox.Errorf(sandbox.Conflict, "the template %s was built anew meanwhile: try again", text)
+		return Listed{}, sandbox.Errorf(sandbox.Conflict, "the template %s was rebuilt meanwhile: try again", text)
 	}
 	if image.MadeAt.IsZero() {
 		image.MadeAt = image.CreatedAt
@@ -342,7 +342,7 @@ func (s *Store) Remove(owner sandbox.TenantID, text string) (removed []Ref, free
 		return nil, 0, err
 	}
 	if owner == "" && text == baseName {
-		return nil, 0, sandbox.Errorf(sandbox.Conflict, "the template %s is what every server starts from; build it anew instead", baseName)
+		return nil, 0, sandbox.Errorf(sandbox.Conflict, "every server needs the template %s: rebuild it instead", baseName)
 	}
 	release, err := s.lockImages()
 	if err != nil {

@@ -113,7 +113,7 @@ func (m *roomy) Read(p []byte) (int, error) {
 // badArchive returns Invalid for a broken or truncated archive.
 func badArchive(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return sandbox.Errorf(sandbox.Invalid, "the archive is broken, or is no tar archive").WithCause(err)
+		return sandbox.Errorf(sandbox.Invalid, "the archive is broken, or is not a tar archive").WithCause(err)
 	}
 	return fmt.Errorf("unpack image: %w", err)
 }

@@ -197,7 +197,7 @@ func plain(ctx context.Context, err error) string {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "no answer in time"
 	case ctx.Err() != nil:
-		return "the connection is not wanted any more"
+		return "the connection is no longer needed"
 	case errors.As(err, &name):
 		return "its name is not found"
 	case errors.As(err, &number):

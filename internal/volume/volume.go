@@ -147,7 +147,7 @@ const (
 )
 
 // errFrame reports an invalid frame of this protocol.
-var errFrame = errors.New("this is no frame of the volume protocol")
+var errFrame = errors.New("this is not a frame of the volume protocol")
 
 var order = binary.LittleEndian
 

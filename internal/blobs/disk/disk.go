@@ -36,7 +36,7 @@ func (b *Blobs) path(ctx context.Context, name string) (string, error) {
 func (b *Blobs) Probe(context.Context) error {
 	f, err := os.CreateTemp(b.dir, durable.Aside)
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandbox.Errorf(sandbox.NotFound, "the folder for blobs is not there").WithCause(err)
+		return sandbox.Errorf(sandbox.NotFound, "the folder for blobs does not exist").WithCause(err)
 	}
 	if err != nil {
 		return b.failed("keep anything", err)
@@ -149,9 +149,9 @@ func (b *Blobs) failed(doing string, err error) error {
 	err = fmt.Errorf("%s: %w", doing, err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR):
-		return sandbox.Errorf(sandbox.NotFound, "there is no such blob").WithCause(err)
+		return sandbox.Errorf(sandbox.NotFound, "no such blob").WithCause(err)
 	case errors.Is(err, fs.ErrPermission):
-		return sandbox.Errorf(sandbox.Denied, "the folder for blobs may not be used by the server").WithCause(err)
+		return sandbox.Errorf(sandbox.Denied, "the server may not use the folder for blobs").WithCause(err)
 	}
-	return sandbox.Errorf(sandbox.Unavailable, "blobs cannot be kept").WithCause(err)
+	return sandbox.Errorf(sandbox.Unavailable, "blobs cannot be stored").WithCause(err)
 }

@@ -63,7 +63,7 @@ func Open(cfg Config) (*Blobs, error) {
 	}
 	transport, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
-		return nil, errors.New("somebody replaced the default HTTP transport")
+		return nil, errors.New("the default HTTP transport was replaced")
 	}
 	transport = transport.Clone()
 	transport.MaxConnsPerHost, transport.MaxIdleConnsPerHost = connections, connections
@@ -94,7 +94,7 @@ func (b *Blobs) Probe(ctx context.Context) error {
 		return b.failed("look at the bucket", err)
 	}
 	if !there {
-		return sandbox.Errorf(sandbox.NotFound, "there is no bucket %s", b.cfg.Bucket)
+		return sandbox.Errorf(sandbox.NotFound, "no bucket %s", b.cfg.Bucket)
 	}
 	return nil
 }
@@ -174,11 +174,11 @@ func (b *Blobs) failed(doing string, err error) error {
 	err = fmt.Errorf("%s: %w", doing, err)
 	switch {
 	case answer.Code == minio.NoSuchBucket:
-		return sandbox.Errorf(sandbox.Unavailable, "there is no bucket %s", b.cfg.Bucket).WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "no bucket %s", b.cfg.Bucket).WithCause(err)
 	case answer.Code == minio.NoSuchKey:
-		return sandbox.Errorf(sandbox.NotFound, "there is no such blob").WithCause(err)
+		return sandbox.Errorf(sandbox.NotFound, "no such blob").WithCause(err)
 	case answer.StatusCode == http.StatusForbidden, answer.StatusCode == http.StatusUnauthorized:
 		return sandbox.Errorf(sandbox.Denied, "the S3 server refuses us: check the credentials and what they may do with the bucket").WithCause(err)
 	}
-	return sandbox.Errorf(sandbox.Unavailable, "the S3 server does not answer as it should").WithCause(err)
+	return sandbox.Errorf(sandbox.Unavailable, "the S3 server gave an unexpected answer").WithCause(err)
 }

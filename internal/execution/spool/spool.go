@@ -84,7 +84,7 @@ func (b *Budget) Enter(ctx context.Context, owner string, need int64) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-late.C:
-			err := sandbox.Errorf(sandbox.Exhausted, "too much output of your executions waits to be read; read the answers, or ask for less with max_output_bytes")
+			err := sandbox.Errorf(sandbox.Exhausted, "too much output of your executions waits to be read; read the answers, or request less with max_output_bytes")
 			err.RetryAfter = retryAfter
 			return err
 		}

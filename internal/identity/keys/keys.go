@@ -75,7 +75,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (
 		r.Role = who.Role
 	}
 	if !who.Role.Gives(r.Role) {
-		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Denied, "only an admin can make a key of another role, and nobody one of a role above their own")
+		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Denied, "only an admin can make a key of another role, and never of a role above their own")
 	}
 	maker := who
 	maker.Role = r.Role
@@ -117,7 +117,7 @@ func scopesFor(who sandbox.Identity, want []sandbox.Scope) ([]sandbox.Scope, err
 	for _, s := range want {
 		switch {
 		case !s.Valid():
-			return nil, sandbox.Errorf(sandbox.Invalid, "there is no scope %.40q: scopes are %s", string(s), list(sandbox.Scopes()))
+			return nil, sandbox.Errorf(sandbox.Invalid, "no scope %.40q: scopes are %s", string(s), list(sandbox.Scopes()))
 		case !who.May(s):
 			return nil, sandbox.Errorf(sandbox.Denied, "you do not have the scope %q, so your keys cannot have it", s)
 		case !slices.Contains(out, s):

@@ -166,7 +166,7 @@ func (r *rows) KeyByHash(_ context.Context, hash sandbox.KeyHash) (sandbox.Key, 
 		reading()
 	}
 	if !ok {
-		return k, sandbox.Errorf(sandbox.NotFound, "there is no such key")
+		return k, sandbox.Errorf(sandbox.NotFound, "no such key")
 	}
 	return k, nil
 }

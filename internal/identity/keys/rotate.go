@@ -31,7 +31,7 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 	}
 	i := slices.IndexFunc(all, func(k sandbox.Key) bool { return k.ID == id })
 	if i < 0 {
-		return sandbox.Key{}, "", sandbox.Errorf(sandbox.NotFound, "there is no such key")
+		return sandbox.Key{}, "", sandbox.Errorf(sandbox.NotFound, "no such key")
 	}
 	key, had := all[i], all[i].Hash
 	now := time.Now().UTC().Truncate(time.Microsecond)

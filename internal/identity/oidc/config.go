@@ -55,7 +55,7 @@ func Parse(text string) ([]Issuer, error) {
 		return nil, fmt.Errorf("it must be a JSON array of issuers: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is something after the JSON array of issuers")
+		return nil, errors.New("text follows the JSON array of issuers")
 	}
 	if len(all) > MaxIssuers {
 		return nil, fmt.Errorf("there may be at most %d issuers", MaxIssuers)
@@ -87,24 +87,24 @@ func (is Issuer) check() error {
 	case is.Scopes != nil && !slices.Contains(is.Scopes, "openid"):
 		return errors.New(`scopes must have "openid" among them`)
 	case (is.Tenant == "") == (is.TenantClaim == ""):
-		return errors.New("say tenant or tenant_claim, one of them")
+		return errors.New("set tenant or tenant_claim, one of them")
 	case is.Tenants != nil && is.TenantClaim == "":
 		return errors.New("tenants needs tenant_claim")
 	case (is.RoleClaim == "") != (len(is.Roles) == 0):
 		return errors.New("role_claim and roles go together")
 	case is.Role == "" && is.RoleClaim == "":
-		return errors.New("say role, or role_claim and roles: nobody may do anything else")
+		return errors.New("set role, or role_claim and roles: no user has a role otherwise")
 	case is.Role != "" && !is.Role.Valid():
 		return fmt.Errorf("role must be one of %q", sandbox.Roles())
 	}
 	for _, r := range is.Roles {
 		if !r.Valid() {
-			return fmt.Errorf("roles must lead to %q, not %q", sandbox.Roles(), r)
+			return fmt.Errorf("roles must map to %q, not %q", sandbox.Roles(), r)
 		}
 	}
 	for value, t := range is.Tenants {
 		if value == "" || len(t) == 0 || len(t) > 128 {
-			return errors.New("tenants must lead from texts to tenants of 1 to 128 bytes")
+			return errors.New("tenants must map texts to tenants of 1 to 128 bytes")
 		}
 	}
 	if len(is.Tenant) > 128 {

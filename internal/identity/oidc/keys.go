@@ -146,7 +146,7 @@ func (s *keySet) ask(ctx context.Context) ([]jose.JSONWebKey, error) {
 		}
 	}
 	if len(usable) == 0 {
-		return nil, fmt.Errorf("keys of %s: there are none to verify signatures with", s.issuer)
+		return nil, fmt.Errorf("keys of %s: none can verify signatures", s.issuer)
 	}
 	return usable, nil
 }

@@ -154,7 +154,7 @@ func (s *Issuers) of(token string) *issuer {
 func (s *Issuers) Check(ctx context.Context, token string) (sandbox.Identity, error) {
 	is := s.of(token)
 	if is == nil {
-		return sandbox.Identity{}, errors.New("the token is of no known issuer")
+		return sandbox.Identity{}, errors.New("the issuer of the token is unknown")
 	}
 	verified, err := is.verifier.Verify(ctx, token)
 	var late *oidc.TokenExpiredError
@@ -210,7 +210,7 @@ func (is *issuer) tenant(claims map[string]any) (sandbox.TenantID, error) {
 		if t, ok := is.Tenants[value]; ok {
 			return t, nil
 		}
-		return "", sandbox.Errorf(sandbox.Denied, "your account belongs to no tenant here: ask whoever runs this server")
+		return "", sandbox.Errorf(sandbox.Denied, "your account belongs to no tenant here: ask the operator of this server")
 	}
 	if !printable(value) || strings.Contains(value, "/") || len(is.Name)+1+len(value) > 128 {
 		return "", sandbox.Errorf(sandbox.Denied, "your account names no tenant: its claim %q must be a text of 1 to 95 bytes without a slash", is.TenantClaim)

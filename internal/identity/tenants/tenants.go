@@ -255,7 +255,7 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, id sandbox.T
 	}
 	suspends := change.State != nil && *change.State == sandbox.TenantSuspended
 	if suspends && (sandbox.Suspensions{id: true}).Hold(who.Tenant) {
-		return sandbox.Tenant{}, sandbox.Errorf(sandbox.Conflict, "this is your own tenant, or one above it: you could not have it go on again")
+		return sandbox.Tenant{}, sandbox.Errorf(sandbox.Conflict, "you cannot suspend your own tenant, or one above it: you could not resume it")
 	}
 	if err := s.flush(ctx); err != nil {
 		return sandbox.Tenant{}, err
@@ -299,7 +299,7 @@ func (s *Service) Remove(ctx context.Context, who sandbox.Identity, id sandbox.T
 		return err
 	}
 	if id == who.Tenant {
-		return sandbox.Errorf(sandbox.Conflict, "this is your own tenant")
+		return sandbox.Errorf(sandbox.Conflict, "you cannot remove your own tenant")
 	}
 	if err := s.flush(ctx); err != nil {
 		return err

@@ -75,7 +75,7 @@ func mayGive(who sandbox.Identity, u sandbox.User) error {
 // last one carried.
 func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
 	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" {
-		return sandbox.Errorf(sandbox.Denied, "somebody of a role above yours decided about this user: give them a role")
+		return sandbox.Errorf(sandbox.Denied, "the user's role was set by a role above yours, and cannot be released: give the user a role")
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (s *Service) Get(ctx context.Context, tenant sandbox.TenantID, id string) (
 	}
 	u, err := s.cfg.Store.UserByID(ctx, tenant, id)
 	if err == nil && u.State == sandbox.UserRemoved {
-		return sandbox.User{}, sandbox.Errorf(sandbox.NotFound, "there is no such user")
+		return sandbox.User{}, sandbox.Errorf(sandbox.NotFound, "no such user")
 	}
 	return u, err
 }
@@ -132,7 +132,7 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, tenant sandb
 		case err != nil:
 			return u, err
 		case after.State == sandbox.UserSuspended && isSelf(who, u):
-			return u, sandbox.Errorf(sandbox.Conflict, "this is you: you could not have yourself go on again")
+			return u, sandbox.Errorf(sandbox.Conflict, "you cannot suspend yourself: you could not reactivate yourself")
 		case change.Role != nil:
 			return after, mayGive(who, after)
 		}
@@ -145,7 +145,7 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, tenant sandb
 func (s *Service) Remove(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id string) error {
 	_, err := s.change(ctx, who, tenant, id, opRemove, func(u sandbox.User) (sandbox.User, error) {
 		if isSelf(who, u) {
-			return u, sandbox.Errorf(sandbox.Conflict, "this is you: have another admin remove you")
+			return u, sandbox.Errorf(sandbox.Conflict, "you cannot remove yourself: ask another admin")
 		}
 		u.Name, u.Email, u.Given, u.State = "", "", "", sandbox.UserRemoved
 		return u, nil

@@ -121,7 +121,7 @@ func (h Host) rights() Finding {
 		return problem("root lacks capabilities here: "+strings.Join(lacks, ", "), add)
 	}
 	if lacks := lacking(has, laterCapabilities); len(lacks) > 0 {
-		return warning("root lacks capabilities here: "+strings.Join(lacks, ", ")+"; FOWNER and KILL serve to look after what other users own, SYS_ADMIN and SYS_CHROOT to build templates", add)
+		return warning("root lacks capabilities here: "+strings.Join(lacks, ", ")+"; FOWNER and KILL are needed for files and processes of other users, SYS_ADMIN and SYS_CHROOT to build templates", add)
 	}
 	return ok("root, with the capabilities that are needed")
 }
@@ -155,7 +155,7 @@ func (h Host) namespaces() Finding {
 	}
 	if err := h.UserNS(); err != nil {
 		return problem(fmt.Sprintf("no user namespace can be made here (%v)", err),
-			"leave the chroot, in which the kernel makes none, for a root of pivot_root; in a container, allow it with --security-opt seccomp=unconfined")
+			"leave the chroot, because the kernel makes no user namespaces in one (pivot_root is no problem); in a container, allow them with --security-opt seccomp=unconfined")
 	}
 	return ok("user, pid, net, mnt, ipc, uts")
 }
@@ -180,7 +180,7 @@ func (h Host) memory() Finding {
 	if err != nil {
 		return warning("the available memory cannot be read from /proc/meminfo", "mount /proc")
 	}
-	const fix = "end what else runs here, or use a larger machine"
+	const fix = "end other programs here, or use a larger machine"
 	switch free := kib << 10; {
 	case free < leastMemory:
 		return problem(fmt.Sprintf("%d MiB of memory are available, and below %d no sandbox is admitted", free>>20, leastMemory>>20), fix)
@@ -256,18 +256,18 @@ func (h Host) dataFolder() Finding {
 	info, err := os.Stat(at)
 	switch {
 	case err != nil:
-		return problem("the data folder cannot be looked at: "+err.Error(), elsewhere)
+		return problem("the data folder cannot be examined: "+err.Error(), elsewhere)
 	case !info.IsDir():
 		return problem(at+" is a file, and the data folder must be a folder", elsewhere)
 	case len(h.Data) > longestData:
-		return problem(fmt.Sprintf("the path of the data folder, %s, has %d bytes, and the names of sockets below it leave room for %d", h.Data, len(h.Data), longestData), elsewhere)
+		return problem(fmt.Sprintf("the path of the data folder, %s, has %d bytes, and sockets below it allow at most %d", h.Data, len(h.Data), longestData), elsewhere)
 	}
 	// The server's user must be able to enter every folder on the way.
 	const others = 0o001
 	for dir := at; dir != "/"; dir = filepath.Dir(dir) {
 		info, err := os.Stat(dir)
 		if err != nil {
-			return problem("the data folder cannot be looked at: "+err.Error(), elsewhere)
+			return problem("the data folder cannot be examined: "+err.Error(), elsewhere)
 		}
 		if info.Mode().Perm()&others == 0 {
 			return problem(fmt.Sprintf("the server runs as user %d, which may not enter %s", h.ServerUID, dir), fmt.Sprintf("%s, or run `chmod o+x %s`", elsewhere, dir))
@@ -303,7 +303,7 @@ func (h Host) disk() Finding {
 	at := h.existing()
 	d, err := h.Disk(at)
 	if err != nil {
-		return problem(fmt.Sprintf("the disk of %s cannot be looked at: %v", at, err), elsewhere)
+		return problem(fmt.Sprintf("the disk of %s cannot be examined: %v", at, err), elsewhere)
 	}
 	part := int64(100)
 	if d.Total > 0 {
@@ -326,7 +326,7 @@ func (h Host) disk() Finding {
 
 func (h Host) address() Finding {
 	if h.Running {
-		return ok("the server of this data folder has it")
+		return ok("the server of this data folder listens there")
 	}
 	if err := h.Free(h.Addr); err != nil {
 		detail, fix, _ := strings.Cut(err.Error(), ": ")
@@ -357,27 +357,27 @@ func (h Host) leftovers() Finding {
 	}
 	boots, _ := filepath.Glob(filepath.Join(h.Data, "hosts", "*", "boots", "*"))
 	if len(boots) > 0 {
-		return warning(fmt.Sprintf("sandboxes of a stopped server run or are recorded as running: %d, those of its pool among them", len(boots)),
-			"start the server, which takes them up, or end them with `cloud-sandbox down`")
+		return warning(fmt.Sprintf("sandboxes of a stopped server run or are recorded as running: %d, with its pool", len(boots)),
+			"start the server, which adopts them, or end them with `cloud-sandbox down`")
 	}
 	if _, err := os.Stat(config.AddressFile(h.Data)); err == nil {
-		return warning("a server was killed and its address file is left", "nothing: it is not used, and the next start replaces it")
+		return warning("a server was killed and its address file is left", "nothing to do: the next start replaces it")
 	}
 	return ok("none")
 }
 
 func (h Host) templates() Finding {
 	if _, err := os.Stat(filepath.Join(h.Data, "templates", "refs", "base")); err == nil {
-		return ok("base is there")
+		return ok("base exists")
 	}
 	if _, err := os.Stat(h.Released); err == nil {
 		return ok("the first start takes base from %s", h.Released)
 	}
 	for _, p := range [][2]string{{"mkfs.erofs", "erofs-utils"}, {"debootstrap", "debootstrap"}} {
 		if _, err := h.Program(p[0]); err != nil {
-			return warning(fmt.Sprintf("the template base is not there, and %s, which builds it, is missing", p[0]),
+			return warning(fmt.Sprintf("the template base does not exist, and %s, which builds it, is missing", p[0]),
 				"install the package "+p[1])
 		}
 	}
-	return warning("the template base is not there", "nothing: the first start builds it, from a registry or a Debian mirror, in some minutes")
+	return warning("the template base does not exist", "nothing to do: the first start builds it, from a registry or a Debian mirror, in some minutes")
 }

@@ -132,4 +132,4 @@ func (h Host) Folder() error {
 }
 
 // Advice is the help for a start that failed for a reason that no check foresaw.
-const Advice = "`cloud-sandbox doctor` looks at this host and says what to mend"
+const Advice = "`cloud-sandbox doctor` checks this host and says what to fix"

@@ -132,7 +132,7 @@ func TestChecks(t *testing.T) {
 		}, "data folder", Problem, []string{"user 61740, which may not enter", "chmod o+x"}},
 		"a long path": {
 			func(h *Host, _ map[string]string) { h.Data += "/" + strings.Repeat("x", longestData) }, "data folder", Problem,
-			[]string{"leave room for 42", "--data"},
+			[]string{"allow at most 42", "--data"},
 		},
 		"a read-only disk": {func(h *Host, _ map[string]string) {
 			h.Disk = func(string) (Disk, error) { return Disk{Free: 1 << 40, Total: 1 << 41, ReadOnly: true}, nil }

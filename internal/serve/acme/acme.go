@@ -126,7 +126,7 @@ func (c *Certificates) of(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 	ready := c.ready[host]
 	switch {
 	case ready == nil:
-		return nil, errors.New("there is no such host here")
+		return nil, errors.New("this server has no such host")
 	case slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}): // the authority's validation of the host
 		return c.manager.GetCertificate(hello)
 	case !ready.Load():

@@ -96,7 +96,7 @@ func New(c Config) *Sender {
 		cfg: c, more: make(chan struct{}, 1), same: map[sandbox.Event]int{}, kind: map[sandbox.EventKind]int{},
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_sandbox_webhook_events_total",
-			Help: "Events for each webhook, equal ones together, by what came of them: delivered, failed after all tries, or dropped because too many waited.",
+			Help: "Events for each webhook, with equal events merged, by outcome: delivered, failed after all tries, or dropped because too many waited.",
 		}, []string{"outcome"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cloud_sandbox_webhook_events_waiting",

@@ -191,7 +191,7 @@ func (u *upload) add(b []byte) error {
 		u.index[id] = p
 	}
 	if len(u.places) == maxPlaces {
-		return sandbox.Errorf(sandbox.TooLarge, "the saved state is too large to be copied: it has more than %d pieces", maxPlaces)
+		return sandbox.Errorf(sandbox.TooLarge, "the saved state is too large to be copied: it has more than %d chunks", maxPlaces)
 	}
 	u.places = append(u.places, p)
 	return u.ctx.Err()
@@ -290,7 +290,7 @@ func (e *Engine) putList(ctx context.Context, key *groupKey, l *list) error {
 		return fmt.Errorf("look at the list: %w", err)
 	}
 	if there, err := unseal(key.aead, name, sealed); err != nil || !bytes.Equal(there, raw) {
-		return sandbox.Errorf(sandbox.Unavailable, "what was put is not what is there").WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "the stored blob differs from the uploaded one").WithCause(err)
 	}
 	return durable.WriteLoose(e.file(l.Name, listSuffix), raw, 0o600)
 }

@@ -166,7 +166,7 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 func (e *Engine) get(ctx context.Context, key *groupKey, name string) ([]byte, error) {
 	sealed, err := e.cfg.Blobs.Get(ctx, name)
 	if errors.Is(err, sandbox.NotFound) {
-		return nil, fmt.Errorf("%w: there is no blob %s", sandbox.ErrDamaged, name)
+		return nil, fmt.Errorf("%w: no blob %s", sandbox.ErrDamaged, name)
 	}
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File
 
 func noRoom(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return sandbox.Errorf(sandbox.Exhausted, "the disk has no room for what the sandbox was saved in").WithCause(err)
+		return sandbox.Errorf(sandbox.Exhausted, "the disk has no room for the saved state").WithCause(err)
 	}
 	return err
 }
@@ -239,7 +239,7 @@ func (s *summed) Read(p []byte) (int, error) {
 	n, err := s.from.Read(p)
 	s.sum.Write(p[:n])
 	if errors.Is(err, io.EOF) && !bytes.Equal(s.sum.Sum(nil), s.want) {
-		return n, fmt.Errorf("%w: together its pieces are something else", sandbox.ErrDamaged)
+		return n, fmt.Errorf("%w: its chunks do not match its hash", sandbox.ErrDamaged)
 	}
 	return n, err
 }

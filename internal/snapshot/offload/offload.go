@@ -216,7 +216,7 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (saved 
 // ImportSaved implements sandbox.Porter.
 func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (sandbox.Saved, error) {
 	if e.find(name) != nil || e.isDeleting(name) {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", name)
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
 	}
 	saved, err := e.inner.ImportSaved(ctx, name, r)
 	return e.noteSize(name, saved, err)

@@ -55,7 +55,7 @@ func (l *list) encode() ([]byte, error) {
 	return out, nil
 }
 
-var errList = errors.New("the list of its pieces is wrong")
+var errList = errors.New("its chunk list is wrong")
 
 // decodeList parses the list of the state called name, and checks that it is consistent.
 func decodeList(raw []byte, name string) (*list, error) {

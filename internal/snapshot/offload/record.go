@@ -152,10 +152,10 @@ func readRecords(dir string, log *slog.Logger) (map[string]*state, error) {
 			err = json.Unmarshal(raw, &s.record)
 		}
 		if err == nil && (s.Name != name || s.Group == "") {
-			err = errors.New("it is of something else")
+			err = errors.New("it belongs to another state")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s, which says where a saved state is: %w", path, err)
+			return nil, fmt.Errorf("read %s, the record of a saved state: %w", path, err)
 		}
 		if info, err := entry.Info(); err == nil {
 			s.used = info.ModTime()

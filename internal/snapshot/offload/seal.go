@@ -144,7 +144,7 @@ func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte) (*keyring, erro
 		r.masters = append(r.masters, m)
 	}
 	if len(r.masters) == 0 {
-		return nil, sandbox.Errorf(sandbox.Invalid, "there is no key that saved states are sealed with")
+		return nil, sandbox.Errorf(sandbox.Invalid, "no key for sealing saved states")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of keys: %w", err)
@@ -163,7 +163,7 @@ func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte) (*keyring, erro
 		}
 		key, by, err := r.open(entry.Name(), sealed)
 		if err != nil {
-			return nil, sandbox.Errorf(sandbox.Invalid, "saved states were sealed with another key than those given: give that one too, after the first").WithCause(err)
+			return nil, sandbox.Errorf(sandbox.Invalid, "saved states were sealed with a key that is not in the list: add it after the first key").WithCause(err)
 		}
 		r.keep(key, by)
 	}
@@ -239,7 +239,7 @@ func (r *keyring) get(ctx context.Context, prefix string, create bool) (*groupKe
 	sealed, err := r.blobs.Get(ctx, wrappedName(prefix))
 	if errors.Is(err, sandbox.NotFound) {
 		if !create {
-			return nil, fmt.Errorf("%w: there is no key of %s", sandbox.ErrDamaged, prefix)
+			return nil, fmt.Errorf("%w: no key of %s", sandbox.ErrDamaged, prefix)
 		}
 		sealed, err = r.create(ctx, prefix)
 	}
@@ -313,7 +313,7 @@ func (r *keyring) resealOne(ctx context.Context, prefix string) error {
 		return err
 	}
 	if there, err := r.blobs.Get(ctx, name); err != nil || !bytes.Equal(there, sealed) {
-		return sandbox.Errorf(sandbox.Unavailable, "what was put is not what is there").WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "the stored blob differs from the uploaded one").WithCause(err)
 	}
 	if err := durable.Write(local, sealed, 0o600); err != nil {
 		return err

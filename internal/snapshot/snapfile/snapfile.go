@@ -82,7 +82,7 @@ func (h Head) Origin() (sandbox.Snapshot, error) {
 		Network: sandbox.NetworkPolicy(h.Network), Env: h.Env, User: h.User, Cwd: h.Cwd, Timeline: h.Timeline,
 	}
 	if err := s.CheckOrigin(); err != nil {
-		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the file says what cannot be of a snapshot").WithCause(err)
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the head of the file is not a snapshot's").WithCause(err)
 	}
 	return s, nil
 }
@@ -210,7 +210,7 @@ func readHead(from io.Reader) (Head, error) {
 	var fixed [len(magic) + 2 + 4]byte
 	if err := readFull(from, fixed[:len(magic)]); err != nil || string(fixed[:len(magic)]) != magic {
 		if err == nil || errors.Is(err, errCut) {
-			err = sandbox.Errorf(sandbox.Invalid, "this is not the file of a snapshot: send what an export wrote")
+			err = sandbox.Errorf(sandbox.Invalid, "this is not the file of a snapshot: send a file that export wrote")
 		}
 		return h, err
 	}
@@ -238,8 +238,8 @@ func readHead(from io.Reader) (Head, error) {
 }
 
 var (
-	errCut     = sandbox.Errorf(sandbox.Invalid, "the file of the snapshot ends too early: it was not copied whole")
-	errDamaged = sandbox.Errorf(sandbox.Invalid, "the file of the snapshot is damaged: it is not what was exported")
+	errCut     = sandbox.Errorf(sandbox.Invalid, "the file of the snapshot ends too early: copy it again")
+	errDamaged = sandbox.Errorf(sandbox.Invalid, "the file of the snapshot is damaged: copy or export it again")
 )
 
 // readFull fills p.
@@ -333,7 +333,7 @@ func (u *unpieced) next() error {
 	}
 	switch n, err := io.ReadFull(u.after, got[:1]); {
 	case n > 0:
-		return sandbox.Errorf(sandbox.Invalid, "something follows the end of the snapshot's file")
+		return sandbox.Errorf(sandbox.Invalid, "more data follows the end of the snapshot's file")
 	case err != io.EOF:
 		return err
 	}

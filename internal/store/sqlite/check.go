@@ -71,7 +71,7 @@ func (s *Store) CheckWrite(ctx context.Context) error {
 func (c *checker) room() error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(c.folder, &disk); err != nil {
-		return sandbox.Errorf(sandbox.Unavailable, "the folder of the database cannot be looked at").WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "the folder of the database cannot be examined").WithCause(err)
 	}
 	if free := disk.Bavail * uint64(disk.Bsize); free < minRoom {
 		return sandbox.Errorf(sandbox.Exhausted, "the disk that the database is on is full: make room there")

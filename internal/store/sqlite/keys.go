@@ -113,11 +113,11 @@ func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
 			return err
 		}
 		if have >= sandbox.MaxKeys {
-			return sandbox.Errorf(sandbox.Exhausted, "there are %d keys already: revoke one first", have)
+			return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d keys already: revoke one first", have)
 		}
 		_, err := st.insertKey.Exec(args...)
 		if primaryCode(err) == sqlite3.SQLITE_CONSTRAINT {
-			return sandbox.Errorf(sandbox.Conflict, "there is a key with this ID").WithCause(err)
+			return sandbox.Errorf(sandbox.Conflict, "a key with this ID exists already").WithCause(err)
 		}
 		return err
 	})
@@ -171,7 +171,7 @@ func (s *Store) RotateKey(ctx context.Context, k sandbox.Key, had sandbox.KeyHas
 	})
 }
 
-func errNoKey() error { return sandbox.Errorf(sandbox.NotFound, "there is no such key") }
+func errNoKey() error { return sandbox.Errorf(sandbox.NotFound, "no such key") }
 
 // DeleteKey implements sandbox.KeyStore.
 func (s *Store) DeleteKey(ctx context.Context, tenant sandbox.TenantID, id string) error {

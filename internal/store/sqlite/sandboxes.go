@@ -301,7 +301,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		case err != nil:
 			return err
 		}
-		return sandbox.Errorf(sandbox.Conflict, "the sandbox was changed by somebody else meanwhile")
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox was changed by another request: read it again")
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
@@ -338,7 +338,7 @@ func taken(err error, sb sandbox.Sandbox) error {
 	return err
 }
 
-func notFound() error { return sandbox.Errorf(sandbox.NotFound, "there is no such sandbox") }
+func notFound() error { return sandbox.Errorf(sandbox.NotFound, "no such sandbox") }
 
 // SandboxByID implements sandbox.SandboxStore.
 func (s *Store) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {

@@ -52,7 +52,7 @@ func (q *secretQueries) all() []prepared {
 	}
 }
 
-func noSecret() error { return sandbox.Errorf(sandbox.NotFound, "there is no such secret") }
+func noSecret() error { return sandbox.Errorf(sandbox.NotFound, "no such secret") }
 
 // InsertSecret implements sandbox.SecretStore.
 func (s *Store) InsertSecret(ctx context.Context, c sandbox.Secret) (sandbox.Secret, error) {
@@ -69,9 +69,9 @@ func (s *Store) InsertSecret(ctx context.Context, c sandbox.Secret) (sandbox.Sec
 		_, err := st.insertSecret.Exec(args...)
 		switch {
 		case primaryCode(err) == sqlite3.SQLITE_CONSTRAINT:
-			return sandbox.Errorf(sandbox.Conflict, "there is a secret with this name").WithCause(err)
+			return sandbox.Errorf(sandbox.Conflict, "a secret with this name exists already").WithCause(err)
 		case err == nil && have >= sandbox.MaxSecrets:
-			return sandbox.Errorf(sandbox.Exhausted, "there are %d secrets already: delete one first", have)
+			return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d secrets already: delete one first", have)
 		}
 		return err
 	})
@@ -98,7 +98,7 @@ func (s *Store) UpdateSecret(ctx context.Context, c sandbox.Secret) (sandbox.Sec
 			case !there:
 				return noSecret()
 			}
-			return sandbox.Errorf(sandbox.Conflict, "the secret was changed by somebody else meanwhile")
+			return sandbox.Errorf(sandbox.Conflict, "the secret was changed by another request: read it again")
 		})
 	})
 	if err != nil {

@@ -77,5 +77,5 @@ func (s *Store) SigningKeyByID(ctx context.Context, id string) (sandbox.SigningK
 }
 
 func oneSigningKey(row *sql.Row) (sandbox.SigningKey, error) {
-	return one(row, signingTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "there is no such signing key") })
+	return one(row, signingTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "no such signing key") })
 }

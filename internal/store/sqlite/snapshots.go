@@ -113,7 +113,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sand
 			return err
 		}
 		if have >= sandbox.MaxSnapshots {
-			return sandbox.Errorf(sandbox.Exhausted, "there are %d snapshots already: delete some first", have)
+			return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d snapshots already: delete some first", have)
 		}
 		there, err := found(st.snapshotThere, snap.Parent, string(snap.Tenant))
 		if err != nil {
@@ -153,7 +153,7 @@ func snapshotTaken(err error, snap sandbox.Snapshot) error {
 	return err
 }
 
-func noSnapshot() error { return sandbox.Errorf(sandbox.NotFound, "there is no such snapshot") }
+func noSnapshot() error { return sandbox.Errorf(sandbox.NotFound, "no such snapshot") }
 
 // UpdateSnapshot implements sandbox.SnapshotStore.
 func (s *Store) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
@@ -190,7 +190,7 @@ func (s *Store) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sand
 		case !there:
 			return noSnapshot()
 		}
-		return sandbox.Errorf(sandbox.Conflict, "the snapshot was changed by somebody else meanwhile")
+		return sandbox.Errorf(sandbox.Conflict, "the snapshot was changed by another request: read it again")
 	})
 	if err != nil {
 		return sandbox.Snapshot{}, err

@@ -90,7 +90,7 @@ func (s *Store) InsertTenant(ctx context.Context, t sandbox.Tenant) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		_, err := tenantTable.insert.exec(st.insertTenant, tenantRowOf(t))
 		if primaryCode(err) == sqlite3.SQLITE_CONSTRAINT {
-			return sandbox.Errorf(sandbox.Conflict, "there is a tenant with this ID").WithCause(err)
+			return sandbox.Errorf(sandbox.Conflict, "a tenant with this ID exists already").WithCause(err)
 		}
 		return err
 	})
@@ -113,7 +113,7 @@ func (s *Store) TenantByID(ctx context.Context, id sandbox.TenantID) (sandbox.Te
 	return one(s.query.tenant.QueryRowContext(ctx, string(id)), scanTenant, noTenant)
 }
 
-func noTenant() error { return sandbox.Errorf(sandbox.NotFound, "there is no such tenant") }
+func noTenant() error { return sandbox.Errorf(sandbox.NotFound, "no such tenant") }
 
 // ListTenants implements sandbox.TenantStore.
 func (s *Store) ListTenants(ctx context.Context, query sandbox.TenantQuery) (sandbox.TenantPage, error) {

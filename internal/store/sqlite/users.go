@@ -76,7 +76,7 @@ func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, e
 	err := s.writer.write(ctx, func(st *statements) error {
 		switch there, err := userIn(st, u.Tenant, u.ID); {
 		case err == nil && (there.State != sandbox.UserRemoved || there.Version != u.Version):
-			return sandbox.Errorf(sandbox.Conflict, "there is a user with this ID")
+			return sandbox.Errorf(sandbox.Conflict, "a user with this ID exists already")
 		case err == nil:
 		case !errors.Is(err, sandbox.NotFound):
 			return err
@@ -103,7 +103,7 @@ func userIn(st *statements, tenant sandbox.TenantID, id string) (sandbox.User, e
 	return one(st.userToChange.QueryRow(string(tenant), id), userTable.scan, noUser)
 }
 
-func noUser() error { return sandbox.Errorf(sandbox.NotFound, "there is no such user") }
+func noUser() error { return sandbox.Errorf(sandbox.NotFound, "no such user") }
 
 // putUser writes a record.
 func putUser(st *statements, u sandbox.User) error {

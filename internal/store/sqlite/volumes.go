@@ -59,7 +59,7 @@ func (q *volumeQueries) all() []prepared {
 	}
 }
 
-func noVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
+func noVolume() error { return sandbox.Errorf(sandbox.NotFound, "no such volume") }
 
 // InsertVolume implements sandbox.VolumeStore.
 func (s *Store) InsertVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
@@ -71,13 +71,13 @@ func (s *Store) InsertVolume(ctx context.Context, v sandbox.Volume) (sandbox.Vol
 		_, err := volumeTable.insert.exec(st.insertVolume, &v)
 		switch {
 		case extendedCode(err) == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
-			return sandbox.Errorf(sandbox.Conflict, "there is a volume named %q", v.Name)
+			return sandbox.Errorf(sandbox.Conflict, "a volume named %q exists already", v.Name)
 		case extendedCode(err) == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
 			return sandbox.Errorf(sandbox.Conflict, "the volume ID is in use")
 		case err != nil:
 			return err
 		case have >= sandbox.MaxVolumes:
-			return sandbox.Errorf(sandbox.Exhausted, "there are %d volumes already: delete one first", have)
+			return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d volumes already: delete one first", have)
 		}
 		return s.admitVolume(st, v)
 	})

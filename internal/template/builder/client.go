@@ -126,7 +126,7 @@ func (c *Client) Ended(ctx context.Context, since time.Time) (all []sandbox.Temp
 // buildPath returns the path of a build; NotFound for an invalid ID.
 func buildPath(id string) (string, error) {
 	if !sandbox.ValidBuildID(id) {
-		return "", sandbox.Errorf(sandbox.NotFound, "there is no build %.40q", id)
+		return "", sandbox.Errorf(sandbox.NotFound, "no build %.40q", id)
 	}
 	return pathBuilds + "/" + id, nil
 }

@@ -126,7 +126,7 @@ func (s *Service) loadBuild(id string) (*build, error) {
 		return b, nil
 	}
 	b.end(sandbox.BuildFailed, func(r *sandbox.TemplateBuild) {
-		r.Failure = &sandbox.Failure{Code: sandbox.Unavailable, Message: "the server stopped while this was built: ask for it again"}
+		r.Failure = &sandbox.Failure{Code: sandbox.Unavailable, Message: "the server stopped during the build: build it again"}
 	})
 	return b, b.write()
 }
@@ -202,9 +202,9 @@ func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool
 	case err != nil:
 		return ref, r, err
 	case ref.Digest != "":
-		return ref, r, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag")
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "a build makes a new version: name a tag")
 	case (req.Whole || req.Base != "") && !archive, req.Base != "" && !req.Whole:
-		return ref, r, sandbox.Errorf(sandbox.Invalid, "only an archive can be the whole of a sandbox, or change another")
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "only an archive can hold a whole sandbox, or the changes to another one")
 	case (req.Source == "tar:") != archive:
 		return ref, r, sandbox.Errorf(sandbox.Invalid, `the source "tar:" and an archive go together`)
 	}
@@ -245,7 +245,7 @@ func (s *Service) checkNames(refs ...template.Ref) error {
 		return slices.ContainsFunc(listed, func(l template.Listed) bool { return l.Ref == ref })
 	})
 	if len(fresh) > 0 && len(listed)+len(fresh) > maxNames {
-		return sandbox.Errorf(sandbox.Exhausted, "there are %d templates and tags already: remove some", maxNames)
+		return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d templates and tags already: remove some", maxNames)
 	}
 	return nil
 }
@@ -395,7 +395,7 @@ func (s *Service) make(b *build, builder *template.Builder, ref template.Ref, re
 }
 
 var (
-	errClosing   = sandbox.Errorf(sandbox.Unavailable, "the server stops: ask for it again")
+	errClosing   = sandbox.Errorf(sandbox.Unavailable, "the server is stopping: build it again")
 	errTooSlow   = sandbox.Errorf(sandbox.Timeout, "the build took too long")
 	errCancelled = sandbox.Errorf(sandbox.Conflict, "the build was cancelled")
 )
@@ -497,7 +497,7 @@ func (s *Service) find(tenant sandbox.TenantID, id string) (*build, error) {
 	defer s.mu.Unlock()
 	b := s.builds[id]
 	if b == nil || b.record.Tenant != tenant {
-		return nil, sandbox.Errorf(sandbox.NotFound, "there is no build %.40q", id)
+		return nil, sandbox.Errorf(sandbox.NotFound, "no build %.40q", id)
 	}
 	return b, nil
 }
@@ -518,7 +518,7 @@ func (s *Service) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id s
 		return sandbox.TemplateBuild{}, err
 	}
 	if b.snapshot().State.Final() {
-		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build is over")
+		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build has ended")
 	}
 	b.stop(errCancelled)
 	select {

@@ -125,7 +125,7 @@ func (b *build) print(level Level, step, text string) {
 	}
 	if !b.cut && (b.size+len(text) > maxLog || len(b.lines) >= maxLines) {
 		b.cut = true
-		b.lines = append(b.lines, Line{time.Now().UTC(), Warn, "the log is full: what follows is left out", step})
+		b.lines = append(b.lines, Line{time.Now().UTC(), Warn, "the log is full: later lines are left out", step})
 		if level != Error {
 			return
 		}

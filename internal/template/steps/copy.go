@@ -85,7 +85,7 @@ done`
 func (r *run) copyFiles(ctx context.Context, s Step) error {
 	f, err := r.uploads().open(r.b.record.Tenant, s.Files)
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandbox.Errorf(sandbox.Invalid, "the files of this step were not sent, or long ago: build it again")
+		return sandbox.Errorf(sandbox.Invalid, "the files of this step were not sent, or have expired: build it again")
 	}
 	if err != nil {
 		return err

@@ -220,7 +220,7 @@ func (r *run) stepOf(ctx context.Context, s dockerfile.Step) (Step, error) {
 // from one.
 func (c *buildContext) find(ctx context.Context, s dockerfile.Step) (*dockerfile.Files, error) {
 	if c == nil && len(s.Sources) > 0 {
-		return nil, sandbox.Errorf(sandbox.Invalid, "Dockerfile line %d: there is nothing to COPY from: send a build context with the Dockerfile", s.Line)
+		return nil, sandbox.Errorf(sandbox.Invalid, "Dockerfile line %d: COPY needs a build context: send one with the Dockerfile", s.Line)
 	}
 	if c == nil {
 		return new(dockerfile.Context).Find(ctx, s)

@@ -31,7 +31,7 @@ type kept struct {
 }
 
 // errLost is the failure of a build whose process ended.
-var errLost = sandbox.Errorf(sandbox.Unavailable, "the server stopped while it was built: build it again")
+var errLost = sandbox.Errorf(sandbox.Unavailable, "the server stopped during the build: build it again")
 
 // load loads the builds that an earlier process kept. Builds that were running have
 // failed.

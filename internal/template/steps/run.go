@@ -129,7 +129,7 @@ func (r *run) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if r.recipe.From != r.recipe.Asked && r.pulled == "" {
-		r.say(fmt.Sprintf("the template %s stands for it, which is made of %s", r.recipe.From, r.origin.Source))
+		r.say(fmt.Sprintf("the template %s replaces it, which is made of %s", r.recipe.From, r.origin.Source))
 	}
 	if r.recipe.Dockerfile != nil {
 		if err := r.plan(ctx); err != nil {
@@ -378,7 +378,7 @@ func (r *run) reuse(ctx context.Context) error {
 			return err
 		}
 	}
-	r.say("nothing is to be made: it is " + r.base.Name + "@" + r.base.Version)
+	r.say("nothing to build: it is " + r.base.Name + "@" + r.base.Version)
 	d, onTrial := r.b.record.Draft, r.recipe.Start != "" && !r.cameUp()
 	_, err := r.cfg.Templates.Reuse(ctx, r.b.record.Tenant, r.from, sandbox.Template{
 		Name: d.Name, Tag: r.firstTag(onTrial), Version: r.base.Version, Defaults: r.defaults(), Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1],

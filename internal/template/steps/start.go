@@ -135,7 +135,7 @@ const maxStartLog = 64 << 10
 func (r *run) tellStart(ctx context.Context) {
 	file, err := r.guest.ReadFile(ctx, guest.StartLog, execution.ReadOptions{})
 	if err != nil {
-		r.say("what the start command said cannot be read")
+		r.say("the output of the start command cannot be read")
 		return
 	}
 	defer file.Body.Close()

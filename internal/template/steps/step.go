@@ -109,7 +109,7 @@ func (s Step) check() error {
 	kind, known := kinds[s.Type]
 	switch {
 	case !known:
-		return fmt.Errorf("there is no step %.40q here", s.Type)
+		return fmt.Errorf("no step %.40q here", s.Type)
 	case len(s.Args) < kind.least || len(s.Args) > kind.most:
 		return fmt.Errorf("%s takes %d to %d arguments, not %d", s.Type, kind.least, kind.most, len(s.Args))
 	case (s.Type == "ENV" || s.Type == "ARG") && len(s.Args)%2 != 0:

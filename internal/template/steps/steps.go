@@ -166,7 +166,7 @@ func New(c Config) *Service {
 }
 
 var (
-	errClosing   = sandbox.Errorf(sandbox.Unavailable, "the server stops: build it again")
+	errClosing   = sandbox.Errorf(sandbox.Unavailable, "the server is stopping: build it again")
 	errTooSlow   = sandbox.Errorf(sandbox.Timeout, "the build took too long")
 	errCancelled = sandbox.Errorf(sandbox.Conflict, "the build was cancelled")
 )
@@ -307,7 +307,7 @@ func (s *Service) mayStart(tenant sandbox.TenantID) bool {
 }
 
 func errNoBuild(id string) error {
-	return sandbox.Errorf(sandbox.NotFound, "there is no build %.40q", id)
+	return sandbox.Errorf(sandbox.NotFound, "no build %.40q", id)
 }
 
 func (s *Service) find(tenant sandbox.TenantID, name, id string) (*build, error) {

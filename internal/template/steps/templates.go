@@ -69,7 +69,7 @@ func (s *Service) buildDockerfile(ctx context.Context, tenant sandbox.TenantID, 
 	return s.launch(ctx, tenant, draft, r)
 }
 
-var errNothingStarts = sandbox.Errorf(sandbox.Invalid, "a ready command waits for a start command, and there is none: name one by start, or by CMD in the Dockerfile")
+var errNothingStarts = sandbox.Errorf(sandbox.Invalid, "a ready command needs a start command: name one by start, or by CMD in the Dockerfile")
 
 // checkDockerfile rejects request fields that conflict with a Dockerfile.
 func checkDockerfile(req sandbox.TemplateRequest) error {
@@ -77,8 +77,8 @@ func checkDockerfile(req sandbox.TemplateRequest) error {
 		given bool
 		what  string
 	}{
-		{req.Dockerfile == "", "build arguments are of a Dockerfile, and there is none: leave them out, or send one"},
-		{req.Source != "", "a Dockerfile says by FROM what it begins with: leave out the source"},
+		{req.Dockerfile == "", "build arguments need a Dockerfile: leave them out, or send one"},
+		{req.Source != "", "a Dockerfile names its base image by FROM: leave out the source"},
 		{len(req.Packages) > 0, "a Dockerfile installs packages by RUN, for example RUN apt-get update && apt-get install -y ffmpeg: leave out the packages"},
 		{len(req.Files) > 0 || req.Upload != nil, "a Dockerfile brings in files by COPY: leave out the files"},
 		{len(req.Env) > 0, "a Dockerfile sets variables by ENV: leave out env"},
@@ -163,7 +163,7 @@ func (s *Service) draftOf(ctx context.Context, tenant sandbox.TenantID, template
 		tag = "latest"
 	}
 	if strings.Contains(template, "@") {
-		return Draft{}, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag")
+		return Draft{}, sandbox.Errorf(sandbox.Invalid, "a build makes a new version: name a tag")
 	}
 	d := Draft{Name: name, Tags: []string{tag}}
 	return d, s.checkDraft(ctx, tenant, d)
@@ -272,7 +272,7 @@ func (t Builds) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id str
 		return sandbox.TemplateBuild{}, err
 	}
 	if !b.cancel() {
-		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build is over")
+		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build has ended")
 	}
 	select {
 	case <-b.done:

@@ -28,7 +28,7 @@ const (
 	stalled        = 24 * time.Hour
 )
 
-var uploadRoom = room.Bounds{What: "what is copied by one step", Most: maxUpload, Leave: 4 << 30}
+var uploadRoom = room.Bounds{What: "the files of one COPY", Most: maxUpload, Leave: 4 << 30}
 
 var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
@@ -67,7 +67,7 @@ func (s *Service) uploads() uploads { return uploads{s.cfg.Uploads} }
 func (s *Service) mayUpload(hash string) error {
 	switch {
 	case !ValidHash(hash):
-		return sandbox.Errorf(sandbox.Invalid, "the name of what is sent must be 64 lower-case hex digits")
+		return sandbox.Errorf(sandbox.Invalid, "the name of the upload must be 64 lower-case hex digits")
 	case s.cfg.Uploads == "":
 		return sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates")
 	}
@@ -165,7 +165,7 @@ func (u uploads) makeRoom(dir string) error {
 			}
 			size, all = size-info.Size(), all[1:]
 		case full:
-			return sandbox.Errorf(sandbox.Exhausted, "there are too many files for templates: %d archives of %d GiB in all may be kept for an hour", maxUploadFiles, maxUploads>>30)
+			return sandbox.Errorf(sandbox.Exhausted, "too many files for templates: %d archives of %d GiB in all may be kept for an hour", maxUploadFiles, maxUploads>>30)
 		default:
 			return nil
 		}

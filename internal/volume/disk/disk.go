@@ -115,7 +115,7 @@ func (d *Disk) turn(id string) (done func()) {
 // Create implements VolumeFiles.CreateVolume.
 func (d *Disk) Create(s sandbox.VolumeSpec) error {
 	if !sandbox.ValidVolumeID(s.ID) {
-		return sandbox.Errorf(sandbox.Invalid, "the volume ID is not one")
+		return sandbox.Errorf(sandbox.Invalid, "the volume ID is invalid")
 	}
 	if err := sandbox.CheckVolumeBytes(s.MaxBytes); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (d *Disk) read(id string) (spec, error) {
 	return s, nil
 }
 
-func errNoVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
+func errNoVolume() error { return sandbox.Errorf(sandbox.NotFound, "no such volume") }
 
 // Check returns NotFound if the Tenant has no such Volume here.
 func (d *Disk) Check(of sandbox.VolumeRef) error {

@@ -31,11 +31,11 @@ type place struct {
 
 // errThrough is the error of a path with a non-folder in it.
 func errThrough(p string) error {
-	return sandbox.Errorf(sandbox.Invalid, "the path %.100q leads through what is no folder", p)
+	return sandbox.Errorf(sandbox.Invalid, "the path %.100q leads through a file", p)
 }
 
 func errNoFile(p string) error {
-	return sandbox.Errorf(sandbox.NotFound, "there is no %.100q in the volume", p)
+	return sandbox.Errorf(sandbox.NotFound, "%.100q does not exist in the volume", p)
 }
 
 // find resolves a path; NotFound if a folder on the way does not exist. mu is held.
@@ -133,7 +133,7 @@ func coded(p string, err error) error {
 	case unix.ENOENT, unix.ESTALE:
 		return errNoFile(p)
 	case unix.EEXIST:
-		return sandbox.Errorf(sandbox.Conflict, "%.100q is there already", p)
+		return sandbox.Errorf(sandbox.Conflict, "%.100q exists already", p)
 	case unix.ENOSPC, unix.EDQUOT:
 		return sandbox.Errorf(sandbox.TooLarge, "it does not fit: the volume is full")
 	case unix.EFBIG:

@@ -34,7 +34,7 @@ func (o object) String() string {
 func parseObject(s string) (o object, err error) {
 	n, err := fmt.Sscanf(s, "%o %d %d %d %d", &o.mode, &o.uid, &o.gid, &o.links, &o.parent)
 	if err != nil || n != 5 || o.String() != s {
-		return o, fmt.Errorf("an attribute that is none: %.64q", s)
+		return o, fmt.Errorf("an invalid attribute: %.64q", s)
 	}
 	return o, nil
 }
@@ -142,7 +142,7 @@ func parseEntry(s string) (entry, error) {
 			return entry{s[0], node}, nil
 		}
 	}
-	return entry{}, fmt.Errorf("an entry that is none: %.64q", s)
+	return entry{}, fmt.Errorf("an invalid entry: %.64q", s)
 }
 
 // entry looks a name up in a folder; ENOENT if it does not exist.

@@ -115,7 +115,7 @@ func (c *connection) hello() error {
 	ids := strings.Fields(string(r.Data))
 	switch {
 	case r.Op != volume.OpHello:
-		return errors.New("the volume server of the boot says no hello")
+		return errors.New("the volume server of the boot sent no hello")
 	case r.Size != volume.Version:
 		return fmt.Errorf("the volume server of the boot speaks version %d", r.Size)
 	case len(ids) > sandbox.MaxVolumeMounts:

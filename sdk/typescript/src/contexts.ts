@@ -81,7 +81,7 @@ export class Contexts {
   /**
    * Gives it a fresh interpreter and ends its running code.
    *
-   * @throws {@link NotFoundError} there is no such context.
+   * @throws {@link NotFoundError} the context does not exist.
    */
   async restart(context: ContextInfo | string, options: CallOptions = {}): Promise<ContextInfo> {
     const call = post(`${pathOf(context)}/restart`, one, this.#target());
@@ -91,7 +91,7 @@ export class Contexts {
   /**
    * Ends its running code, as Ctrl-C would; its variables stay. Returns false when nothing ran.
    *
-   * @throws {@link NotFoundError} there is no such context.
+   * @throws {@link NotFoundError} the context does not exist.
    */
   async interrupt(context: ContextInfo | string, options: CallOptions = {}): Promise<boolean> {
     const call = post(
@@ -105,7 +105,7 @@ export class Contexts {
   /**
    * Ends it and its running code. A default context is fresh at its next use.
    *
-   * @throws {@link NotFoundError} there is no such context.
+   * @throws {@link NotFoundError} the context does not exist.
    */
   async delete(context: ContextInfo | string, options: CallOptions = {}): Promise<void> {
     await this.#client.call(remove(pathOf(context), nothing, { query: this.#target() }), options);

@@ -57,7 +57,7 @@ class AsyncContexts:
         """Give it a fresh interpreter; what runs in it ends.
 
         Raises:
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
         """
         return await self._client.call(contexts.restart(self._sandbox_id, context_id(context)))
 
@@ -68,7 +68,7 @@ class AsyncContexts:
             False when nothing ran.
 
         Raises:
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
         """
         return await self._client.call(contexts.interrupt(self._sandbox_id, context_id(context)))
 
@@ -76,7 +76,7 @@ class AsyncContexts:
         """End it with what runs in it. A default one is fresh when next used.
 
         Raises:
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
         """
         await self._client.call(contexts.delete(self._sandbox_id, context_id(context)))
 

@@ -97,7 +97,7 @@ class AsyncFiles:
             length: how many bytes at most. Default: to the end.
 
         Raises:
-            NotFoundError: there is no such file.
+            NotFoundError: the file does not exist.
             InvalidRequestError: it is a folder, or has nothing at ``start``.
             UnicodeDecodeError: it is not UTF-8 text.
         """
@@ -118,7 +118,7 @@ class AsyncFiles:
                 below it. At most 32.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         return await self._client.call(files.every(self._sandbox_id, path, depth))
 
@@ -126,7 +126,7 @@ class AsyncFiles:
         """Return what is known of a file, a folder, or a link itself.
 
         Raises:
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         return await self._client.call(files.stat(self._sandbox_id, path))
 
@@ -165,7 +165,7 @@ class AsyncFiles:
         """Move or rename a file or a folder.
 
         Raises:
-            NotFoundError: there is nothing at ``source``.
+            NotFoundError: ``source`` does not exist.
         """
         return await self._client.call(files.move(self._sandbox_id, source, destination))
 
@@ -189,7 +189,7 @@ class AsyncFiles:
             user: who acts.
 
         Raises:
-            NotFoundError: there is nothing at ``source``.
+            NotFoundError: ``source`` does not exist.
             ConflictError: there is something at ``destination``.
         """
         return await self._client.call(
@@ -215,7 +215,7 @@ class AsyncFiles:
             user: who acts.
 
         Raises:
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         call = files.chmod(self._sandbox_id, path, mode, recursive=recursive, user=user)
         return await self._client.call(call)
@@ -260,7 +260,7 @@ class AsyncFiles:
 
         Raises:
             InvalidRequestError: the pattern or a glob cannot be read.
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         return await self._client.call(
             files.search(
@@ -319,7 +319,7 @@ class AsyncFiles:
         Raises:
             ConflictError: another number than ``expected_count``.
             InvalidRequestError: the pattern or a glob cannot be read.
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         return await self._client.call(
             files.replace(
@@ -394,7 +394,7 @@ class AsyncFiles:
             user: who acts.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         call = files.changes(self._sandbox_id, path, since=since, recursive=recursive, user=user)
         return await self._client.call(call)
@@ -423,7 +423,7 @@ class AsyncFiles:
             user: who acts.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         return await AsyncFileWatch.open(
             self._client, self._sandbox_id, path, since=since, recursive=recursive, user=user
@@ -458,7 +458,7 @@ class AsyncFiles:
             recursive: delete a folder with all that is in it.
 
         Raises:
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
             ConflictError: the folder is not empty, and not ``recursive``.
         """
         await self._client.call(files.delete(self._sandbox_id, path, recursive=recursive))
@@ -481,7 +481,7 @@ class AsyncFiles:
             user: who acts; a file that they may not read fails the call.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         call = files.read_archive(self._sandbox_id, path, format, user)
         return await self._client.open(call)

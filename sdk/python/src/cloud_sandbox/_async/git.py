@@ -58,7 +58,7 @@ class AsyncGit:
         Raises:
             PermissionDeniedError: the credentials are wrong, or missing.
             ConflictError: there is something at ``path``.
-            NotFoundError: there is no such repository or branch.
+            NotFoundError: the repository or branch does not exist.
         """
         return await self._client.call(
             git.clone(
@@ -77,7 +77,7 @@ class AsyncGit:
         """Return the branch and the files that are not as in its last commit.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
             InvalidRequestError: it is in no repository.
         """
         return await self._client.call(git.status(self._sandbox_id, path, user))
@@ -106,7 +106,7 @@ class AsyncGit:
 
         Raises:
             ConflictError: changes would be overwritten, or the branch is there.
-            NotFoundError: there is no such branch, tag or commit.
+            NotFoundError: the branch, tag or commit does not exist.
         """
         call = git.checkout(self._sandbox_id, path, ref, create=create, start=start, user=user)
         return await self._client.call(call)
@@ -127,7 +127,7 @@ class AsyncGit:
             user: who acts.
 
         Raises:
-            NotFoundError: there is no such file.
+            NotFoundError: the file does not exist.
         """
         return await self._client.call(git.add(self._sandbox_id, path, files, user))
 
@@ -153,7 +153,7 @@ class AsyncGit:
             user: who acts.
 
         Raises:
-            ConflictError: there is nothing to commit, or a hook refused.
+            ConflictError: no changes to commit, or a hook refused.
         """
         return await self._client.call(
             git.commit(

@@ -398,7 +398,7 @@ class AsyncProcess:
             name: such as ``"INT"``, ``"SIGTERM"`` or 15.
 
         Raises:
-            InvalidRequestError: there is no such signal.
+            InvalidRequestError: the signal does not exist.
         """
         return await self._known(processes.signal(self._sandbox_id, self.process_id, name))
 

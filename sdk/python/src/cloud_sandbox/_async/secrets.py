@@ -69,7 +69,7 @@ class AsyncSecrets:
                 Default: they stay.
 
         Raises:
-            NotFoundError: there is no such secret.
+            NotFoundError: the secret does not exist.
         """
         return await self._client.call(
             secrets.put(name, value, description=description, hosts=hosts)
@@ -82,7 +82,7 @@ class AsyncSecrets:
             secret: the secret, or its name.
 
         Raises:
-            NotFoundError: there is no such secret.
+            NotFoundError: the secret does not exist.
         """
         name = secret if isinstance(secret, str) else secret.name
         await self._client.call(secrets.delete(name))

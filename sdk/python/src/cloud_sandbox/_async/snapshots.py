@@ -51,7 +51,7 @@ class AsyncSnapshots:
             snapshot: the Snapshot, or its ID.
 
         Raises:
-            NotFoundError: there is no such Snapshot.
+            NotFoundError: the Snapshot does not exist.
         """
         return await self._client.call(snapshots.look(snapshot_id(snapshot)))
 
@@ -62,7 +62,7 @@ class AsyncSnapshots:
             snapshot: the Snapshot, or its ID.
 
         Raises:
-            NotFoundError: there is no such Snapshot.
+            NotFoundError: the Snapshot does not exist.
             ConflictError: a Sandbox is paused in it, or starts from it.
         """
         await self._client.call(snapshots.delete(snapshot_id(snapshot)))
@@ -81,7 +81,7 @@ class AsyncSnapshots:
                 hundred megabytes, for a server that does not have the same one.
 
         Raises:
-            NotFoundError: there is no such Snapshot.
+            NotFoundError: the Snapshot does not exist.
             ExhaustedError: too many are under way.
         """
         return await self._client.open(snapshots.export(snapshot_id(snapshot), with_template))

@@ -48,7 +48,7 @@ class AsyncUsers:
             user: the user, or their ID.
 
         Raises:
-            NotFoundError: there is no such user.
+            NotFoundError: the user does not exist.
         """
         return await self._client.call(users.look(users.id_of(user)))
 
@@ -68,7 +68,7 @@ class AsyncUsers:
             role: what they may do, from the first on. Default: what their
                 tokens say.
             name: for people.
-            email: for people to know them by; nothing is sent there.
+            email: address for display; no mail is sent to it.
 
         Raises:
             ConflictError: there is such a user already.
@@ -100,7 +100,7 @@ class AsyncUsers:
             email: the same.
 
         Raises:
-            NotFoundError: there is no such user.
+            NotFoundError: the user does not exist.
             PermissionDeniedError: the user is of a role above yours, or would be.
             ConflictError: you would suspend yourself, or leave the tenant
                 without its last owner.
@@ -119,7 +119,7 @@ class AsyncUsers:
             user: the user, or their ID.
 
         Raises:
-            NotFoundError: there is no such user.
+            NotFoundError: the user does not exist.
             PermissionDeniedError: the user is of a role above yours.
             ConflictError: it is you, or the last owner of the tenant.
         """

@@ -56,7 +56,7 @@ class AsyncVolumes:
             volume: the volume, its name or its ID.
 
         Raises:
-            NotFoundError: there is no such volume.
+            NotFoundError: the volume does not exist.
         """
         return await self._client.call(volumes.look(volumes.name_of(volume)))
 
@@ -67,7 +67,7 @@ class AsyncVolumes:
             volume: the volume, its name or its ID.
 
         Raises:
-            NotFoundError: there is no such volume.
+            NotFoundError: the volume does not exist.
             ConflictError: a Sandbox that has not ended has it mounted.
         """
         await self._client.call(volumes.delete(volumes.name_of(volume)))

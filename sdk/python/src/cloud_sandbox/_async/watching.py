@@ -75,7 +75,7 @@ class AsyncFileWatch:
         return self._cursor
 
     async def _advance(self) -> FileChange | None:
-        """Take the next event; None if there is nothing to tell of it."""
+        """Take the next event; None if it reports nothing."""
         event = await self._follower.next()
         if event is None:
             raise StopAsyncIteration

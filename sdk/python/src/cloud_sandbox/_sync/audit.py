@@ -40,7 +40,7 @@ class Audit:
         Args:
             since: not those before this time, which has a time zone.
             until: only those before this time, which has a time zone.
-            actor: only what this user did, or the key with this ID.
+            actor: only calls of this user, or of the API key with this ID.
             operation: only this operation, such as ``"createSession"``.
             target: only what was done to this, or to the Sandbox with this ID.
             outcome: only what came out so.

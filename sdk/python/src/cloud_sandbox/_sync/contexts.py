@@ -58,7 +58,7 @@ class Contexts:
         """Give it a fresh interpreter; what runs in it ends.
 
         Raises:
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
         """
         return self._client.call(contexts.restart(self._sandbox_id, context_id(context)))
 
@@ -69,7 +69,7 @@ class Contexts:
             False when nothing ran.
 
         Raises:
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
         """
         return self._client.call(contexts.interrupt(self._sandbox_id, context_id(context)))
 
@@ -77,7 +77,7 @@ class Contexts:
         """End it with what runs in it. A default one is fresh when next used.
 
         Raises:
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
         """
         self._client.call(contexts.delete(self._sandbox_id, context_id(context)))
 

@@ -98,7 +98,7 @@ class Files:
             length: how many bytes at most. Default: to the end.
 
         Raises:
-            NotFoundError: there is no such file.
+            NotFoundError: the file does not exist.
             InvalidRequestError: it is a folder, or has nothing at ``start``.
             UnicodeDecodeError: it is not UTF-8 text.
         """
@@ -119,7 +119,7 @@ class Files:
                 below it. At most 32.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         return self._client.call(files.every(self._sandbox_id, path, depth))
 
@@ -127,7 +127,7 @@ class Files:
         """Return what is known of a file, a folder, or a link itself.
 
         Raises:
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         return self._client.call(files.stat(self._sandbox_id, path))
 
@@ -166,7 +166,7 @@ class Files:
         """Move or rename a file or a folder.
 
         Raises:
-            NotFoundError: there is nothing at ``source``.
+            NotFoundError: ``source`` does not exist.
         """
         return self._client.call(files.move(self._sandbox_id, source, destination))
 
@@ -190,7 +190,7 @@ class Files:
             user: who acts.
 
         Raises:
-            NotFoundError: there is nothing at ``source``.
+            NotFoundError: ``source`` does not exist.
             ConflictError: there is something at ``destination``.
         """
         return self._client.call(
@@ -216,7 +216,7 @@ class Files:
             user: who acts.
 
         Raises:
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         call = files.chmod(self._sandbox_id, path, mode, recursive=recursive, user=user)
         return self._client.call(call)
@@ -261,7 +261,7 @@ class Files:
 
         Raises:
             InvalidRequestError: the pattern or a glob cannot be read.
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         return self._client.call(
             files.search(
@@ -320,7 +320,7 @@ class Files:
         Raises:
             ConflictError: another number than ``expected_count``.
             InvalidRequestError: the pattern or a glob cannot be read.
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
         """
         return self._client.call(
             files.replace(
@@ -395,7 +395,7 @@ class Files:
             user: who acts.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         call = files.changes(self._sandbox_id, path, since=since, recursive=recursive, user=user)
         return self._client.call(call)
@@ -424,7 +424,7 @@ class Files:
             user: who acts.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         return FileWatch.open(
             self._client, self._sandbox_id, path, since=since, recursive=recursive, user=user
@@ -457,7 +457,7 @@ class Files:
             recursive: delete a folder with all that is in it.
 
         Raises:
-            NotFoundError: there is nothing at this path.
+            NotFoundError: the path does not exist.
             ConflictError: the folder is not empty, and not ``recursive``.
         """
         self._client.call(files.delete(self._sandbox_id, path, recursive=recursive))
@@ -480,7 +480,7 @@ class Files:
             user: who acts; a file that they may not read fails the call.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
         """
         call = files.read_archive(self._sandbox_id, path, format, user)
         return self._client.open(call)

@@ -59,7 +59,7 @@ class Git:
         Raises:
             PermissionDeniedError: the credentials are wrong, or missing.
             ConflictError: there is something at ``path``.
-            NotFoundError: there is no such repository or branch.
+            NotFoundError: the repository or branch does not exist.
         """
         return self._client.call(
             git.clone(
@@ -78,7 +78,7 @@ class Git:
         """Return the branch and the files that are not as in its last commit.
 
         Raises:
-            NotFoundError: there is no such folder.
+            NotFoundError: the folder does not exist.
             InvalidRequestError: it is in no repository.
         """
         return self._client.call(git.status(self._sandbox_id, path, user))
@@ -107,7 +107,7 @@ class Git:
 
         Raises:
             ConflictError: changes would be overwritten, or the branch is there.
-            NotFoundError: there is no such branch, tag or commit.
+            NotFoundError: the branch, tag or commit does not exist.
         """
         call = git.checkout(self._sandbox_id, path, ref, create=create, start=start, user=user)
         return self._client.call(call)
@@ -128,7 +128,7 @@ class Git:
             user: who acts.
 
         Raises:
-            NotFoundError: there is no such file.
+            NotFoundError: the file does not exist.
         """
         return self._client.call(git.add(self._sandbox_id, path, files, user))
 
@@ -154,7 +154,7 @@ class Git:
             user: who acts.
 
         Raises:
-            ConflictError: there is nothing to commit, or a hook refused.
+            ConflictError: no changes to commit, or a hook refused.
         """
         return self._client.call(
             git.commit(

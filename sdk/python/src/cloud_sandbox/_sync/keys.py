@@ -62,11 +62,11 @@ class Keys:
 
         Args:
             key: the key, or its ID.
-            overlap_seconds: how long the secret before stays valid, at most 30
+            overlap_seconds: how long the old secret stays valid, at most 30
                 days; 0: it ends at once. Default: a day.
 
         Raises:
-            NotFoundError: there is no such key.
+            NotFoundError: the key does not exist.
             PermissionDeniedError: the key may do more than you, or for longer.
             ConflictError: it has two valid secrets already, or it has expired.
         """
@@ -80,6 +80,6 @@ class Keys:
             key: the key, or its ID.
 
         Raises:
-            NotFoundError: there is no such key.
+            NotFoundError: the key does not exist.
         """
         self._client.call(keys.revoke(key if isinstance(key, str) else key.key_id))

@@ -389,7 +389,7 @@ class Process:
             name: such as ``"INT"``, ``"SIGTERM"`` or 15.
 
         Raises:
-            InvalidRequestError: there is no such signal.
+            InvalidRequestError: the signal does not exist.
         """
         return self._known(processes.signal(self._sandbox_id, self.process_id, name))
 

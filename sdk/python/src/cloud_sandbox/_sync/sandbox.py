@@ -179,7 +179,7 @@ class Sandbox:
 
         Raises:
             InvalidRequestError: a value breaks a rule.
-            NotFoundError: there is no such Template or Snapshot.
+            NotFoundError: the Template or Snapshot does not exist.
             ConflictError: the name is in use, or the key was used for something
                 else.
             ExhaustedError: a quota or the server's capacity is used up.
@@ -345,7 +345,7 @@ class Sandbox:
 
         Raises:
             InvalidRequestError: an unknown language, or a value out of bounds.
-            NotFoundError: there is no such context.
+            NotFoundError: the context does not exist.
             TooLargeError: more code or input than the server takes.
             ConnectionFailedError: the server could not be reached, or was away for
                 a minute; then the code may have run, or run on.

@@ -68,7 +68,7 @@ class Secrets:
                 Default: they stay.
 
         Raises:
-            NotFoundError: there is no such secret.
+            NotFoundError: the secret does not exist.
         """
         return self._client.call(secrets.put(name, value, description=description, hosts=hosts))
 
@@ -79,7 +79,7 @@ class Secrets:
             secret: the secret, or its name.
 
         Raises:
-            NotFoundError: there is no such secret.
+            NotFoundError: the secret does not exist.
         """
         name = secret if isinstance(secret, str) else secret.name
         self._client.call(secrets.delete(name))

@@ -52,7 +52,7 @@ class Snapshots:
             snapshot: the Snapshot, or its ID.
 
         Raises:
-            NotFoundError: there is no such Snapshot.
+            NotFoundError: the Snapshot does not exist.
         """
         return self._client.call(snapshots.look(snapshot_id(snapshot)))
 
@@ -63,7 +63,7 @@ class Snapshots:
             snapshot: the Snapshot, or its ID.
 
         Raises:
-            NotFoundError: there is no such Snapshot.
+            NotFoundError: the Snapshot does not exist.
             ConflictError: a Sandbox is paused in it, or starts from it.
         """
         self._client.call(snapshots.delete(snapshot_id(snapshot)))
@@ -80,7 +80,7 @@ class Snapshots:
                 hundred megabytes, for a server that does not have the same one.
 
         Raises:
-            NotFoundError: there is no such Snapshot.
+            NotFoundError: the Snapshot does not exist.
             ExhaustedError: too many are under way.
         """
         return self._client.open(snapshots.export(snapshot_id(snapshot), with_template))

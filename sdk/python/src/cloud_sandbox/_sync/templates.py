@@ -81,7 +81,7 @@ class Templates:
             ready: shell command that must succeed before a Sandbox is handed
                 out.
             bare: leave an image as it is.
-            force: build it although it is there.
+            force: build it even if it exists.
             on_log: called with each line of the log as it comes.
             idempotency_key: build once for this key; archives may have 16 MiB
                 then. Default: a new key, or none with an archive.

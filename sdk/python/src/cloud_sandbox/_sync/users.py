@@ -49,7 +49,7 @@ class Users:
             user: the user, or their ID.
 
         Raises:
-            NotFoundError: there is no such user.
+            NotFoundError: the user does not exist.
         """
         return self._client.call(users.look(users.id_of(user)))
 
@@ -69,7 +69,7 @@ class Users:
             role: what they may do, from the first on. Default: what their
                 tokens say.
             name: for people.
-            email: for people to know them by; nothing is sent there.
+            email: address for display; no mail is sent to it.
 
         Raises:
             ConflictError: there is such a user already.
@@ -99,7 +99,7 @@ class Users:
             email: the same.
 
         Raises:
-            NotFoundError: there is no such user.
+            NotFoundError: the user does not exist.
             PermissionDeniedError: the user is of a role above yours, or would be.
             ConflictError: you would suspend yourself, or leave the tenant
                 without its last owner.
@@ -118,7 +118,7 @@ class Users:
             user: the user, or their ID.
 
         Raises:
-            NotFoundError: there is no such user.
+            NotFoundError: the user does not exist.
             PermissionDeniedError: the user is of a role above yours.
             ConflictError: it is you, or the last owner of the tenant.
         """

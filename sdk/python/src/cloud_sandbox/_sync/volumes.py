@@ -57,7 +57,7 @@ class Volumes:
             volume: the volume, its name or its ID.
 
         Raises:
-            NotFoundError: there is no such volume.
+            NotFoundError: the volume does not exist.
         """
         return self._client.call(volumes.look(volumes.name_of(volume)))
 
@@ -68,7 +68,7 @@ class Volumes:
             volume: the volume, its name or its ID.
 
         Raises:
-            NotFoundError: there is no such volume.
+            NotFoundError: the volume does not exist.
             ConflictError: a Sandbox that has not ended has it mounted.
         """
         self._client.call(volumes.delete(volumes.name_of(volume)))

@@ -76,7 +76,7 @@ class FileWatch:
         return self._cursor
 
     def _advance(self) -> FileChange | None:
-        """Take the next event; None if there is nothing to tell of it."""
+        """Take the next event; None if it reports nothing."""
         event = self._follower.next()
         if event is None:
             raise StopIteration
