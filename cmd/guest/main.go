@@ -128,7 +128,7 @@ func limitChildren() error {
 	}
 	for _, capability := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE} {
 		if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno != 0 {
-			return fmt.Errorf("limit what children may do: %w", errno)
+			return fmt.Errorf("limit the rights of children: %w", errno)
 		}
 	}
 	return nil

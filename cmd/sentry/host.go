@@ -60,7 +60,7 @@ func runHost(args []string, log *slog.Logger) error {
 	}
 	const nobody = 65534 // the UID of the user "nobody", as which sentries run
 	if cfg.LinkUID <= 0 || cfg.LinkUID == nobody {
-		return fmt.Errorf("--link-uid must name a user that nothing else runs as, neither root nor nobody")
+		return fmt.Errorf("--link-uid must name a user that no other program runs as, not root and not the user %q", "nobody")
 	}
 	unix.Umask(0o022)
 	// runsc logs every step of every Boot; relevant failures come back as errors.

@@ -165,7 +165,7 @@ func (o *copyOptions) all(cmd *cobra.Command, c *client.Client, sources []string
 func checkCopy(from, to place) error {
 	switch {
 	case from.local() && to.local():
-		return usagef("neither %s nor %s is in a sandbox: write SANDBOX:PATH for the one that is", from, to)
+		return usagef("neither %s nor %s is in a sandbox: write SANDBOX:PATH for the path in a sandbox", from, to)
 	case !from.local() && !to.local():
 		return usagef("both %s and %s are in sandboxes: copy to a file here first", from, to)
 	}
@@ -196,7 +196,7 @@ func (t *transfer) one(ctx context.Context, from, to place) (copied, error) {
 // directory, as isDir reports, or else to itself.
 func (t *transfer) within(to place, name string, isDir bool) (string, error) {
 	if t.many && !isDir {
-		return "", usagef("there is more than one SOURCE, and %s is not a directory", to)
+		return "", usagef("more than one SOURCE, and %s is not a directory", to)
 	}
 	if !isDir && !strings.HasSuffix(to.path, "/") {
 		return to.path, nil

@@ -18,9 +18,9 @@ func (a *app) secretCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secret",
 		Short: "Keep values that code in sandboxes can use but not see",
-		Long: `Keep values that code in sandboxes can use but not see: a sandbox that uses one
-(create --secret) has it set into headers of its HTTPS requests to a host, on
-their way. Nobody can read a value again.`,
+		Long: `Keep values that code in sandboxes can use but not see: the server adds the value of
+a secret (create --secret) to a header of the sandbox's HTTPS requests to a host,
+outside of the sandbox. No call returns the value of a secret.`,
 		Example: `  cloud-sandbox secret set PAYMENTS_KEY <key.txt
   cloud-sandbox secret ls
   cloud-sandbox secret rm PAYMENTS_KEY`,

@@ -17,8 +17,8 @@ func (a *app) usageCommand() *cobra.Command {
 	var by []string
 	cmd := &cobra.Command{
 		Use:   "usage [SANDBOX_ID]",
-		Short: "Show what your sandboxes used, and what it costs",
-		Long: `Show what your sandboxes used, or one of them, by day in UTC, and its cost if the
+		Short: "Show the usage of your sandboxes, and its cost",
+		Long: `Show the usage of your sandboxes, or of one of them, by day in UTC, and its cost if the
 server has prices. Time counts while they run, at their limits; running sandboxes are
 counted every minute.`,
 		Example: `  cloud-sandbox usage

@@ -19,7 +19,7 @@ func (a *app) volumeCommand() *cobra.Command {
 		Use:   "volume",
 		Short: "Keep files that outlive sandboxes and are mounted into them",
 		Long: `Keep files that outlive sandboxes: a volume is mounted into any number of them at
-once (create --volume, run --volume), and what one writes the others see. It stays
+once (create --volume, run --volume), and all see the same files. It stays
 until it is deleted.`,
 		Example: `  cloud-sandbox volume create datasets --size-mb 2048
   cloud-sandbox run --volume datasets:/data -- sh -c 'date >> /data/log'

@@ -59,7 +59,7 @@ func TestLoadRefuses(t *testing.T) {
 	}{
 		{"no secret", nil, nil, []string{"JWT_SECRET: it is not set"}},
 		{"published secret", nil, []string{"JWT_SECRET", "cloud-sandbox-secret"}, []string{"is published"}},
-		{"webhooks without a secret", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://a.example/x"}, []string{"CLOUD_SANDBOX_WEBHOOK_SECRET: what is sent", "openssl rand -hex 32"}},
+		{"webhooks without a secret", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://a.example/x"}, []string{"CLOUD_SANDBOX_WEBHOOK_SECRET: it signs", "openssl rand -hex 32"}},
 		{"a secret for no webhooks", nil, []string{"CLOUD_SANDBOX_WEBHOOK_SECRET", longSecret}, []string{"set both or neither"}},
 		{"a webhook in the clear", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://a.example,http://b.example/x", "CLOUD_SANDBOX_WEBHOOK_SECRET", longSecret}, []string{"the URL number 2 is not https"}},
 		{"a webhook with a password", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://me:pw@a.example/"}, []string{"the URL number 1"}},

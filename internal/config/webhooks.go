@@ -46,9 +46,9 @@ func parseEventKinds(v string) ([]sandbox.EventKind, error) {
 func (c *Config) checkWebhooks() error {
 	switch {
 	case len(c.Webhooks) > 0 && len(c.WebhookSecret) < MinSecret:
-		return fmt.Errorf("CLOUD_SANDBOX_WEBHOOK_SECRET: what is sent to CLOUD_SANDBOX_WEBHOOKS is signed with it, so it needs at least %d bytes: make one with `openssl rand -hex 32`", MinSecret)
+		return fmt.Errorf("CLOUD_SANDBOX_WEBHOOK_SECRET: it signs the events for CLOUD_SANDBOX_WEBHOOKS, so it needs at least %d bytes: make one with `openssl rand -hex 32`", MinSecret)
 	case len(c.Webhooks) == 0 && len(c.WebhookSecret) > 0:
-		return errors.New("CLOUD_SANDBOX_WEBHOOK_SECRET: it signs what is sent to CLOUD_SANDBOX_WEBHOOKS, which is not set; set both or neither")
+		return errors.New("CLOUD_SANDBOX_WEBHOOK_SECRET: it signs the events for CLOUD_SANDBOX_WEBHOOKS, which is not set; set both or neither")
 	case len(c.Webhooks) == 0 && c.WebhookEvents != nil:
 		return errors.New("CLOUD_SANDBOX_WEBHOOK_EVENTS: it selects the events for CLOUD_SANDBOX_WEBHOOKS, which is not set; set both or neither")
 	}

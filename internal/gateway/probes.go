@@ -50,7 +50,7 @@ func (s *Server) readiness(ctx context.Context) (state v1.Readiness) {
 		s.Log.WarnContext(ctx, "listing the nodes failed", telemetry.KeyError, err.Error())
 		state.Reasons = append(state.Reasons, "the nodes cannot be listed")
 	} else if len(nodes) == 0 {
-		state.Reasons = append(state.Reasons, "there is no node")
+		state.Reasons = append(state.Reasons, "no node is registered")
 	}
 	for _, n := range nodes {
 		state.Ready = state.Ready || n.Ready

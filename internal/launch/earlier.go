@@ -42,14 +42,14 @@ func (e *earlierHosts) takeUp(ctx context.Context) (running []string) {
 		}
 		owned, err := e.ownedBoots(ctx, build)
 		if err == nil && len(owned) > 0 {
-			e.log.Warn("sandboxes of an earlier build run: its sentry host runs beside that of this build", telemetry.KeyBuild, build, "boots", len(owned))
+			e.log.Warn("sandboxes of an earlier build run: its sentry host runs beside this build's", telemetry.KeyBuild, build, "boots", len(owned))
 			running = append(running, build)
 			err = e.keepOnly(ctx, build, owned)
 		} else if err == nil {
 			err = e.retire(ctx, build, e.saved)
 		}
 		if err != nil {
-			e.log.Warn("keeping or retiring what an earlier build left failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
+			e.log.Warn("keeping or retiring the files of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
 		}
 	}
 	return running

@@ -21,12 +21,12 @@ const (
 type bashInput struct {
 	Command     string  `json:"command" jsonschema:"the command to run"`
 	Timeout     float64 `json:"timeout,omitempty" jsonschema:"timeout in milliseconds, 120000 by default and 600000 at most"`
-	Description string  `json:"description,omitempty" jsonschema:"what the command does, in a few words"`
-	Background  bool    `json:"run_in_background,omitempty" jsonschema:"whether to return at once while the command goes on; task_output shows its output"`
+	Description string  `json:"description,omitempty" jsonschema:"purpose of the command, in a few words"`
+	Background  bool    `json:"run_in_background,omitempty" jsonschema:"whether to return at once while the command keeps running; task_output shows its output"`
 }
 
 type taskInput struct {
-	TaskID string `json:"task_id" jsonschema:"what bash with run_in_background returned"`
+	TaskID string `json:"task_id" jsonschema:"the task_id from bash with run_in_background"`
 }
 
 type taskOutputInput struct {
@@ -117,7 +117,7 @@ func claudeTools() []tool {
 		}),
 		define(tool{
 			name: "write", title: "Write",
-			description: "Writes a file of the sandbox, over the one that is there.",
+			description: "Writes a file of the sandbox, and replaces an existing one.",
 			calls:       []*catalogue.Operation{catalogue.WriteFile}, destroys: true, repeats: true,
 		}, func(ctx context.Context, c *call, in writeInput) (*sdk.CallToolResult, error) {
 			return c.writeFile(ctx, writeFileInput{Path: in.FilePath, Content: in.Content})

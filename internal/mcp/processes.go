@@ -29,7 +29,7 @@ type startProcessInput struct {
 }
 
 type processInput struct {
-	ProcessID string `json:"process_id" jsonschema:"what start_process returned, or the name given to it"`
+	ProcessID string `json:"process_id" jsonschema:"the process_id from start_process, or the name of the process"`
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
 }
 
@@ -41,7 +41,7 @@ type readProcessInput struct {
 
 type writeStdinInput struct {
 	processInput
-	Input string `json:"input" jsonschema:"what the process gets to read; end a line with a line break"`
+	Input string `json:"input" jsonschema:"input for the process; end a line with a line break"`
 	EOF   bool   `json:"eof,omitempty" jsonschema:"whether this is the end of its input"`
 }
 
@@ -60,7 +60,7 @@ func processTools() []tool {
 		}),
 		define(tool{
 			name: "read_process", title: "Read the output of a process",
-			description: "Returns what a process has printed since an offset, whether it still runs, and its exit code.",
+			description: "Returns the output of a process since an offset, whether it still runs, and its exit code.",
 			calls:       []*catalogue.Operation{catalogue.ReadProcessOutput, catalogue.GetProcess},
 		}, func(ctx context.Context, c *call, in readProcessInput) (*sdk.CallToolResult, error) {
 			id, err := c.sandbox(ctx, in.SandboxID)

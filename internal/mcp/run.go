@@ -44,7 +44,7 @@ func runTools() []tool {
 	return []tool{
 		define(tool{
 			name: "run_code", title: "Run code",
-			description: "Runs code and returns what it prints, the value of its last expression, and plots as images. Python, JavaScript and TypeScript keep variables and imports from one call to the next.",
+			description: "Runs code and returns its output, the value of its last expression, and plots as images. Python, JavaScript and TypeScript keep variables and imports from one call to the next.",
 			calls:       []*catalogue.Operation{catalogue.Execute}, destroys: true, outside: true,
 		}, func(ctx context.Context, c *call, in runCodeInput) (*sdk.CallToolResult, error) {
 			language := in.Language

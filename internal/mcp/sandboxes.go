@@ -20,7 +20,7 @@ const (
 
 type createSandboxInput struct {
 	Name        string            `json:"name,omitempty" jsonschema:"a name for it, of a-z, 0-9, dots, dashes and underscores"`
-	Template    string            `json:"template,omitempty" jsonschema:"what it starts from, base by default"`
+	Template    string            `json:"template,omitempty" jsonschema:"template to start from, base by default"`
 	Snapshot    string            `json:"snapshot_id,omitempty" jsonschema:"ID or name of a snapshot to start from instead"`
 	Timeout     float64           `json:"timeout_seconds,omitempty" jsonschema:"after how many seconds it pauses, 1800 by default"`
 	IdleTimeout float64           `json:"idle_timeout_seconds,omitempty" jsonschema:"after how many seconds without use it pauses; never by default"`
@@ -118,7 +118,7 @@ func sandboxTools() []tool {
 		}),
 		define(tool{
 			name: "get_preview_url", title: "Get the URL of a port",
-			description: "Returns the URL under which a port of the sandbox is reached from outside, for example that of a web server.",
+			description: "Returns the URL under which a port of the sandbox is reached from outside, for example the port of a web server.",
 			calls:       []*catalogue.Operation{catalogue.GetPort},
 		}, func(ctx context.Context, c *call, in previewInput) (*sdk.CallToolResult, error) {
 			id, err := c.sandbox(ctx, in.SandboxID)

@@ -92,7 +92,7 @@ func sentence(err error) string {
 	var coded *sandbox.Error
 	switch {
 	case errors.Is(err, context.Canceled):
-		return "the call was cancelled, and what it ran is ended"
+		return "the call was cancelled, and its program is ended"
 	case !errors.As(err, &coded):
 		return err.Error()
 	}

@@ -129,7 +129,7 @@ func (k *Keyring) Wrap(_ context.Context, key, binding []byte) ([]byte, string, 
 func (k *Keyring) Unwrap(_ context.Context, keyID string, sealed, binding []byte) ([]byte, error) {
 	aead := k.keys[keyID]
 	if aead == nil {
-		return nil, fmt.Errorf("the master key %.16q is not among those that the operator set", keyID)
+		return nil, fmt.Errorf("the master key %.16q is not among the keys that the operator set", keyID)
 	}
 	return open(aead, sealed, binding)
 }

@@ -251,7 +251,7 @@ func (m *Manager) awaitStops() {
 	select {
 	case <-stopped:
 	case <-time.After(lastStops):
-		m.log.Warn("shutdown cut off the stops of boots without a sandbox; the next process goes on with them")
+		m.log.Warn("shutdown cut off the stops of boots without a sandbox; the next process continues them")
 	}
 }
 

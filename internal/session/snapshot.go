@@ -359,7 +359,7 @@ func (m *Manager) inHistory(ctx context.Context, sb sandbox.Sandbox, idOrName st
 			return s, nil
 		}
 	}
-	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q among those of this sandbox; GET /api/v1/sessions/%s/snapshots lists them", idOrName, sb.ID)
+	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q of this sandbox; GET /api/v1/sessions/%s/snapshots lists them", idOrName, sb.ID)
 }
 
 // named returns sb's own Snapshot of a name, or one without an ID.

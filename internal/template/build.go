@@ -271,7 +271,7 @@ func (b *Builder) ready() error {
 		return fmt.Errorf("look at the template store's disk: %w", err)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < minFree {
-		return sandbox.Errorf(sandbox.Exhausted, "building a template needs %d MiB of free disk and there are %d", minFree>>20, free>>20)
+		return sandbox.Errorf(sandbox.Exhausted, "building a template needs %d MiB of free disk, and %d MiB are free", minFree>>20, free>>20)
 	}
 	return nil
 }
@@ -339,7 +339,7 @@ func (b *build) locked(ctx context.Context) (Image, error) {
 		return image, err
 	}
 	if err := removeTree(b.dir); err != nil {
-		return Image{}, fmt.Errorf("remove what an earlier build left: %w", err)
+		return Image{}, fmt.Errorf("remove the remains of an earlier build: %w", err)
 	}
 	image, err := b.make(ctx)
 	if cleanup := removeTree(b.dir); err == nil && cleanup != nil {

@@ -23,7 +23,7 @@ const maxPaths = 64 << 20
 // are new or changed.
 func (b *build) fillChanges(ctx context.Context, r io.Reader) error {
 	b.source = "tar"
-	b.say("unpack", "unpacking what the archive changes", 0, 0)
+	b.say("unpack", "unpacking the changes of the archive", 0, 0)
 	size, err := b.unpackImage(ctx, b.plan.recipe.Base)
 	if err != nil {
 		return err

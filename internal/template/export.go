@@ -147,7 +147,7 @@ func readExported(archive *tar.Reader) (of exported, err error) {
 	case of.Format != exportFormat:
 		return of, sandbox.Errorf(sandbox.Invalid, "the template file has format %d and this version reads %d: use the version of Cloud Sandbox that it is from", of.Format, exportFormat)
 	case of.Arch != runtime.GOARCH:
-		return of, sandbox.Errorf(sandbox.Invalid, "the template is for %s and this machine is %s: get the one for %s", of.Arch, runtime.GOARCH, runtime.GOARCH)
+		return of, sandbox.Errorf(sandbox.Invalid, "the template is for %s and this machine is %s: get the template for %s", of.Arch, runtime.GOARCH, runtime.GOARCH)
 	case !ValidDigest(of.Image.Digest) || of.Image.Size <= 0 || of.Image.Size > maxImportBytes:
 		return of, notExported("its record names no image")
 	}
@@ -178,7 +178,7 @@ func (s *Store) take(archive io.Reader, image Image) error {
 		return fmt.Errorf("import a template: %w", err)
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != image.Digest {
-		return notExported("its image is not the one that its record names")
+		return notExported("its image differs from the image that its record names")
 	}
 	_, _, err = s.adopt(f.Name())
 	return err

@@ -70,7 +70,7 @@ func TestImportOfWhatIsNone(t *testing.T) {
 		"nothing":          {nil, "does not begin"},
 		"text":             {[]byte("hello"), "does not begin"},
 		"cut off":          {whole.Bytes()[:whole.Len()-20], "damaged"},
-		"another image":    {pack(t, record, "CONTENT"), "not the one that its record names"},
+		"another image":    {pack(t, record, "CONTENT"), "differs from the image that its record names"},
 		"a shorter image":  {pack(t, record, "short"), "another size"},
 		"another format":   {changed(func(e *exported) { e.Format = 2 }), "format 2"},
 		"another machine":  {changed(func(e *exported) { e.Arch = "s390x" }), "for s390x"},

@@ -46,7 +46,7 @@ func Parse(text string) (*Proxy, error) {
 	case !ok:
 		return nil, errors.New("it must begin with http://, as http://proxy.example:3128 does")
 	case strings.EqualFold(scheme, "https"):
-		return nil, errors.New("a proxy that is itself reached by TLS (https://) is not supported: name its plain port with http://; the TLS of what goes through it stays whole")
+		return nil, errors.New("a proxy that is itself reached by TLS (https://) is not supported: name its plain port with http://; TLS connections through it stay encrypted from end to end")
 	case !strings.EqualFold(scheme, "http"):
 		return nil, errors.New("only an HTTP proxy is supported: it must begin with http://, as http://proxy.example:3128 does")
 	}
@@ -67,7 +67,7 @@ func Parse(text string) (*Proxy, error) {
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return nil, errors.New("nothing may follow http://[USER:PASSWORD@]HOST[:PORT]; write characters such as / and # in a user or password as %2F and %23")
 	case u.User != nil && strings.Contains(u.User.Username(), ":"):
-		return nil, errors.New("a user may hold no colon: the proxy would take what follows it for the password")
+		return nil, errors.New("a user may hold no colon: the proxy would take the text after it for the password")
 	}
 	return &Proxy{net.JoinHostPort(u.Hostname(), strconv.FormatUint(n, 10)), u.User, dialTimeout}, nil
 }

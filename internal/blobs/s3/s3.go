@@ -178,7 +178,7 @@ func (b *Blobs) failed(doing string, err error) error {
 	case answer.Code == minio.NoSuchKey:
 		return sandbox.Errorf(sandbox.NotFound, "no such blob").WithCause(err)
 	case answer.StatusCode == http.StatusForbidden, answer.StatusCode == http.StatusUnauthorized:
-		return sandbox.Errorf(sandbox.Denied, "the S3 server refuses us: check the credentials and what they may do with the bucket").WithCause(err)
+		return sandbox.Errorf(sandbox.Denied, "the S3 server refuses us: check the credentials and their rights in the bucket").WithCause(err)
 	}
 	return sandbox.Errorf(sandbox.Unavailable, "the S3 server gave an unexpected answer").WithCause(err)
 }

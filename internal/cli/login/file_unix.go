@@ -14,7 +14,7 @@ import (
 func ownFolder(getenv func(string) string) (string, error) {
 	home := getenv("HOME")
 	if !filepath.IsAbs(home) {
-		return "", errors.New("there is no folder to keep logins and certificates in: set HOME or XDG_CONFIG_HOME")
+		return "", errors.New("no folder to keep logins and certificates in: set HOME or XDG_CONFIG_HOME")
 	}
 	return filepath.Join(home, ".config"), nil
 }

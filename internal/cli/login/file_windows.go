@@ -12,7 +12,7 @@ import (
 func ownFolder(getenv func(string) string) (string, error) {
 	dir := getenv("AppData")
 	if !filepath.IsAbs(dir) {
-		return "", errors.New("there is no folder to keep logins and certificates in: set AppData or XDG_CONFIG_HOME")
+		return "", errors.New("no folder to keep logins and certificates in: set AppData or XDG_CONFIG_HOME")
 	}
 	return dir, nil
 }

@@ -54,7 +54,7 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 		err = fmt.Errorf("%d files of %d", len(files), len(sizes))
 	}
 	if err != nil {
-		return fmt.Errorf("export: what the sentry host gave: %w", err)
+		return fmt.Errorf("export: the answer of the sentry host: %w", err)
 	}
 	head, err := json.Marshal(proof)
 	if err != nil {

@@ -67,7 +67,7 @@ type Branch struct {
 func (r Repo) root(ctx context.Context) (string, error) {
 	out, err := r.git(ctx, call{args: []string{"rev-parse", "--show-toplevel"}, limit: 2 * maxName})
 	if err != nil {
-		return "", coded(err, sandbox.NotFound, "there is no repository")
+		return "", coded(err, sandbox.NotFound, "no git repository")
 	}
 	path := strings.TrimSuffix(string(out.stdout), "\n")
 	if !strings.HasPrefix(path, "/") || len(path) > maxName {

@@ -32,7 +32,7 @@ const (
 )
 
 // ErrFull is returned by a write beyond the budget.
-var ErrFull = errors.New("there is no room for more output")
+var ErrFull = errors.New("no room for more output")
 
 // A Budget bounds the bytes in files of all Spools, in total and for each owner. An
 // owner's first bytes are guaranteed, whatever other owners use. Its methods are safe

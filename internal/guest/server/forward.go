@@ -25,7 +25,7 @@ func Forward(w http.ResponseWriter, r *http.Request) {
 	}
 	inside, err := dialLoopback(strconv.FormatUint(port, 10))
 	if err != nil {
-		http.Error(w, "nobody listens", http.StatusBadGateway)
+		http.Error(w, "no listener", http.StatusBadGateway)
 		return
 	}
 	defer inside.Close()

@@ -269,7 +269,7 @@ func (w *waitingShell) find() (uintptr, error) {
 	}
 	stack := stackLine.FindSubmatch(maps)
 	if stack == nil {
-		return 0, errors.New("find the stack of bash: there is none")
+		return 0, errors.New("find the stack of bash: it has none")
 	}
 	begin, err1 := strconv.ParseUint(string(stack[1]), 16, 64)
 	end, err2 := strconv.ParseUint(string(stack[2]), 16, 64)
@@ -304,7 +304,7 @@ func (w *waitingShell) awaitStack() error {
 		}
 		time.Sleep(pause)
 	}
-	return errors.New("await the stack of bash: it is not there")
+	return errors.New("await the stack of bash: it has none")
 }
 
 var stackLine = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) .*\[stack\]$`)

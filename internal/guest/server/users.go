@@ -103,7 +103,7 @@ func (a Accounts) User(name string) (User, error) {
 		return p[0] != name // a name beats a number
 	})
 	if !found {
-		return User{}, fmt.Errorf("there is no user %q", name)
+		return User{}, fmt.Errorf("no user %q", name)
 	}
 	u.Groups = a.groupsOf(u)
 	return u, nil

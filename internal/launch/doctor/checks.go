@@ -70,7 +70,7 @@ func (h Host) field(path, name string) (string, bool) {
 
 func (h Host) system() Finding {
 	if h.Arch != "amd64" && h.Arch != "arm64" {
-		return problem("sandboxes do not run on "+h.Arch, "use a machine with x86-64 or arm64")
+		return problem("no sandbox can run on "+h.Arch, "use a machine with x86-64 or arm64")
 	}
 	release, err := h.read("proc/sys/kernel/osrelease")
 	var major, minor int
@@ -169,7 +169,7 @@ func (h Host) platform() Finding {
 		return problem("kernel.yama.ptrace_scope is 3: no process may trace another, and sandboxes do", "set kernel.yama.ptrace_scope to 1 in /etc/sysctl.d and restart the machine")
 	}
 	if mode, _ := h.field("proc/self/status", "Seccomp"); mode == "2" {
-		return warning("a seccomp filter holds for this process, as in a container, and may refuse what sandboxes need", "if starts fail, run it with --security-opt seccomp=unconfined")
+		return warning("a seccomp filter holds for this process, as in a container, and may refuse system calls that sandboxes need", "if starts fail, run it with --security-opt seccomp=unconfined")
 	}
 	return ok("seccomp and ptrace, for gVisor's systrap")
 }
@@ -319,7 +319,7 @@ func (h Host) disk() Finding {
 	case d.Free < scarceDisk && part < scarcePart:
 		return warning(fmt.Sprintf("%s, %d %% of the disk, and below %d %% and %d GiB requests are refused", free, part, scarcePart, scarceDisk>>30), "free some space or choose another folder with --data")
 	case d.Memory:
-		return warning(fmt.Sprintf("%s is in memory: everything there is lost when the machine ends", h.Data), elsewhere)
+		return warning(fmt.Sprintf("%s is in memory: all its files are lost when the machine ends", h.Data), elsewhere)
 	}
 	return ok("%s", free)
 }

@@ -97,7 +97,7 @@ func run(args []string) error {
 		packed = append(packed, s)
 	}
 	if len(packed) == 0 {
-		return fmt.Errorf("there is no program in %q: run `make clients` first", *programs)
+		return fmt.Errorf("no program in %q: run `make clients` first", *programs)
 	}
 	return r.npmLauncher(packed)
 }

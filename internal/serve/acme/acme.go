@@ -39,7 +39,7 @@ const (
 )
 
 // errNone is the error for a host whose certificate was not issued yet.
-var errNone = errors.New("there is no certificate for this host yet")
+var errNone = errors.New("this host has no certificate yet")
 
 // Config of Certificates. Hosts, Dir and Log are required.
 type Config struct {

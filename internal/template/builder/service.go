@@ -103,7 +103,7 @@ func (s *Service) load() error {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(s.dir, f.Name())); err != nil {
-			return fmt.Errorf("remove what a build left: %w", err)
+			return fmt.Errorf("remove the remains of a build: %w", err)
 		}
 	}
 	return nil

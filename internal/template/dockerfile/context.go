@@ -82,9 +82,9 @@ func ReadContext(archive io.Reader, data interface {
 		names += len(h.Name) + len(h.Linkname)
 		switch {
 		case at+h.Size > most:
-			return nil, sandbox.Errorf(sandbox.TooLarge, "the files of a build may have at most %d GiB: name what is not needed in %s", most>>30, IgnoreFile)
+			return nil, sandbox.Errorf(sandbox.TooLarge, "the files of a build may have at most %d GiB: name files that are not needed in %s", most>>30, IgnoreFile)
 		case len(c.entries) >= maxEntries || names > maxNames:
-			return nil, sandbox.Errorf(sandbox.TooLarge, "a build may have at most %d files: name what is not needed in %s", maxEntries, IgnoreFile)
+			return nil, sandbox.Errorf(sandbox.TooLarge, "a build may have at most %d files: name files that are not needed in %s", maxEntries, IgnoreFile)
 		}
 		e := entry{mode: fs.FileMode(h.Mode) & fs.ModePerm, from: at, time: h.ModTime}
 		switch h.Typeflag {

@@ -318,7 +318,7 @@ func check(c instructions.Command) error {
 		case c.From != "":
 			return notHere(line, "COPY --from: builds have one stage here. Copy from the build context, or fetch the files by RUN")
 		case c.Parents, len(c.ExcludePatterns) > 0:
-			return notHere(line, "COPY --parents and --exclude: copy the folders one by one, and name what is left out in .dockerignore")
+			return notHere(line, "COPY --parents and --exclude: copy the folders one by one, and name files to leave out in .dockerignore")
 		}
 	case *instructions.AddCommand:
 		return checkAdd(line, c)

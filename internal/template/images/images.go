@@ -122,7 +122,7 @@ func (f Folder) Size(digest string) (int64, error) {
 }
 
 func noImage(digest string) error {
-	return sandbox.Errorf(sandbox.NotFound, "there is no image %s", digest)
+	return sandbox.Errorf(sandbox.NotFound, "no image %s", digest)
 }
 
 // OpenWhole opens the whole file of an image, without a lock; NotFound if it does not

@@ -156,7 +156,7 @@ func (h *Host) collect(r sentryhost.LendRequest) (sandbox.Saved, error) {
 		return sandbox.Saved{}, errors.Join(sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err), os.RemoveAll(from))
 	}
 	if err := os.Rename(from, h.savedDir(r.Name)); err != nil {
-		return sandbox.Saved{}, fmt.Errorf("take what an earlier build saved: %w", err)
+		return sandbox.Saved{}, fmt.Errorf("take a state of an earlier build: %w", err)
 	}
 	if err := errors.Join(syncDir(h.cfg.Saved), syncDir(filepath.Dir(from))); err != nil {
 		return sandbox.Saved{}, err

@@ -245,7 +245,7 @@ func (h *Host) copyGiven(b *boot, name string) error {
 	if err != nil || !os.SameFile(is, mine) {
 		return err
 	}
-	if err := roomFor(h.cfg.Saved, "going on", statBlocks(pages)); err != nil {
+	if err := roomFor(h.cfg.Saved, "continuing", statBlocks(pages)); err != nil {
 		return err
 	}
 	aside, err := os.CreateTemp(h.cfg.Saved, asidePrefix+name+"-pages-")
