@@ -56,8 +56,8 @@ type AuditEntry struct {
 
 // Operations of the server itself.
 const (
-	// AuditLetGo is the deletion of a Snapshot by its Tenant's Retention.
-	AuditLetGo = "snapshotExpired"
+	// AuditRetention is the deletion of a Snapshot by its Tenant's Retention.
+	AuditRetention = "snapshotExpired"
 	// AuditEnded is the end of a Sandbox without a request; Detail is the Cause.
 	AuditEnded = "sandboxEnded"
 	// AuditResumed is the first entry after lost entries; Detail has their number.

@@ -120,8 +120,8 @@ type Porter interface {
 	ImportSaved(ctx context.Context, name string, r io.Reader) (Saved, error)
 }
 
-// Sharer is implemented by Pausers that deduplicate saved states.
-type Sharer interface {
+// Deduplicator is implemented by Pausers that deduplicate saved states.
+type Deduplicator interface {
 	// ShareSaved allows a saved state to be deduplicated on disk with others of its
 	// group, all of one owner. The Engine decides when and whether to do so; starting
 	// from the state gives the same result. It is idempotent. A different group is a

@@ -16,7 +16,7 @@ type Store interface {
 	SigningKeyStore
 	KeyStore
 	SecretStore
-	OnceStore
+	IdempotencyStore
 	QuotaStore
 	TenantStore
 	UserStore
@@ -95,9 +95,8 @@ type KeyStore interface {
 	UsedKeys(ctx context.Context, used map[KeyHash]time.Time) error
 }
 
-// Once is an idempotency record: the first request with an Idempotency-Key, and its
-// response.
-type Once struct {
+// IdempotencyRecord is the first request with an Idempotency-Key, and its response.
+type IdempotencyRecord struct {
 	Tenant   TenantID
 	Key      string // the client's
 	Request  KeyHash
@@ -108,24 +107,24 @@ type Once struct {
 	Answer   []byte
 }
 
-// OnceStore keeps idempotency records. Only gateway writes here.
-type OnceStore interface {
-	// BeginOnce records o unless this Tenant and Key have a record that began after
+// IdempotencyStore keeps idempotency records. Only gateway writes here.
+type IdempotencyStore interface {
+	// BeginIdempotent records o unless this Tenant and Key have a record that began after
 	// expired, and returns the stored record. began reports whether the caller must
 	// execute the request. A record of the same request without a response from another
 	// Holder is taken over and keeps its Resource, so that both attempts create one
 	// resource.
-	BeginOnce(ctx context.Context, o Once, expired time.Time) (there Once, began bool, err error)
-	// FinishOnce records the response.
-	FinishOnce(ctx context.Context, o Once) error
-	// DropOnce deletes the record of a failed request of this Holder.
-	DropOnce(ctx context.Context, o Once) error
-	// LetGoOnce releases a record of this Holder whose request may or may not have taken
+	BeginIdempotent(ctx context.Context, o IdempotencyRecord, expired time.Time) (there IdempotencyRecord, began bool, err error)
+	// FinishIdempotent records the response.
+	FinishIdempotent(ctx context.Context, o IdempotencyRecord) error
+	// DropIdempotent deletes the record of a failed request of this Holder.
+	DropIdempotent(ctx context.Context, o IdempotencyRecord) error
+	// ReleaseIdempotent releases a record of this Holder whose request may or may not have taken
 	// effect, so that the next attempt takes it over.
-	LetGoOnce(ctx context.Context, o Once) error
-	// DeleteOnces removes records that began before the given time and returns their
+	ReleaseIdempotent(ctx context.Context, o IdempotencyRecord) error
+	// DeleteIdempotent removes records that began before the given time and returns their
 	// number.
-	DeleteOnces(ctx context.Context, before time.Time) (int, error)
+	DeleteIdempotent(ctx context.Context, before time.Time) (int, error)
 }
 
 // NodeRecord is a Node and its Lease: its time-limited right to run Boots.

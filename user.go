@@ -29,9 +29,9 @@ type User struct {
 	// Given is the Role assigned here. It overrides the Role from an identity provider,
 	// and is the upper bound for tokens of this installation and the User's Keys. Empty:
 	// none.
-	Given Role
-	Said  Role // Role in the last token; empty: no token yet, or one without a Role
-	State UserState
+	Given     Role
+	TokenRole Role // Role in the last token; empty: no token yet, or one without a Role
+	State     UserState
 	// DecidedBy is the highest Role of the people who decided Given or State, while one
 	// of these differs from a new User's. Empty: no decision, or one made before this
 	// field existed, which no token overrides.
@@ -72,7 +72,7 @@ var (
 var ErrLastOwner = Errorf(Conflict, "this is the last owner of the tenant: make another user an owner first")
 
 // Role returns the User's known Role; empty: their first token decides.
-func (u User) Role() Role { return cmp.Or(u.Given, u.Said) }
+func (u User) Role() Role { return cmp.Or(u.Given, u.TokenRole) }
 
 // Owns reports whether the User is active and has at least RoleOwner.
 func (u User) Owns() bool { return u.State == UserActive && !RoleOwner.Above(u.Role()) }
@@ -92,10 +92,10 @@ func (u User) Decided(before User, by Role) User {
 	return u
 }
 
-// Told returns u after a token with the Role said. Decisions made only by people below
+// WithTokenRole returns u after a token with the Role said. Decisions made only by people below
 // that Role lapse: nobody can suspend, remove or demote a person above them, even if that
 // Role was not known at the time.
-func (u User) Told(said Role) User {
+func (u User) WithTokenRole(said Role) User {
 	if u.DecidedBy != "" && said.Above(u.DecidedBy) {
 		u.Given, u.State, u.DecidedBy = "", UserActive, ""
 	}
@@ -106,7 +106,7 @@ func (u User) Told(said Role) User {
 // The zero User stands for a person without a record.
 func (u User) Admit(who Identity) (Identity, error) {
 	if who.Profile != nil { // a token, not a Key
-		u = u.Told(who.Role)
+		u = u.WithTokenRole(who.Role)
 	}
 	switch u.State {
 	case UserSuspended:

@@ -31,7 +31,7 @@ func TestUserAdmit(t *testing.T) {
 		"our token, lowered":               {sandbox.User{Given: viewer, State: sandbox.UserActive}, ours, admin, viewer, nil},
 		"a key stays what it is":           {sandbox.User{Given: owner, State: sandbox.UserActive}, nil, developer, developer, nil},
 		"a key, lowered":                   {sandbox.User{Given: developer, State: sandbox.UserActive}, nil, admin, developer, nil},
-		"a key, by what a token said last": {sandbox.User{Said: viewer, State: sandbox.UserActive}, nil, admin, admin, nil},
+		"a key, by what a token said last": {sandbox.User{TokenRole: viewer, State: sandbox.UserActive}, nil, admin, admin, nil},
 		"suspended":                        {sandbox.User{Given: owner, State: sandbox.UserSuspended}, issuers, owner, none, sandbox.ErrUserSuspended},
 		"a key of who is suspended":        {sandbox.User{State: sandbox.UserSuspended}, nil, owner, none, sandbox.ErrUserSuspended},
 		"removed":                          {sandbox.User{State: sandbox.UserRemoved}, issuers, owner, none, sandbox.ErrUserRemoved},
@@ -57,7 +57,7 @@ func TestUserOwns(t *testing.T) {
 		{sandbox.RoleOwner, "", sandbox.UserRemoved, false},
 		{"", "", sandbox.UserActive, false},
 	} {
-		if (sandbox.User{Given: tt.given, Said: tt.said, State: tt.state}).Owns() != tt.want {
+		if (sandbox.User{Given: tt.given, TokenRole: tt.said, State: tt.state}).Owns() != tt.want {
 			t.Errorf("%+v: %v", tt, !tt.want)
 		}
 	}

@@ -46,10 +46,10 @@ type WebhookStore interface {
 	SetWebhooks(ctx context.Context, all []Webhook, at time.Time) error
 	// Webhooks returns all, by ID.
 	Webhooks(ctx context.Context) ([]Webhook, error)
-	// TellEvents queues Events for each Webhook that receives their kinds, due after
+	// QueueEvents queues Events for each Webhook that receives their kinds, due after
 	// gather. Equal Events that are queued and not yet tried are merged and their counts
 	// added. An Event with an ID is queued once within EventMemory.
-	TellEvents(ctx context.Context, events []Event, gather time.Duration) error
+	QueueEvents(ctx context.Context, events []Event, gather time.Duration) error
 	// DueDeliveries returns up to limit due Deliveries, longest due first.
 	DueDeliveries(ctx context.Context, webhook string, now time.Time, limit int) ([]Delivery, error)
 	// EndDelivery removes a Delivery as taken or lost. Events merged into it since it was

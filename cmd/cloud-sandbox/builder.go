@@ -22,7 +22,7 @@ func builderCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			data, err := config.DataFolder(given(cmd), os.Getenv)
+			data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ func savedCommand() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			data, err := config.DataFolder(given(cmd), os.Getenv)
+			data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 			if err != nil {
 				return err
 			}

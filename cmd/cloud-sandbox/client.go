@@ -30,9 +30,9 @@ func serverCommands() []*cobra.Command {
 	return all
 }
 
-// toldItself is for the full program: the client starts no process that prints its own
+// printedItself is for the full program: the client starts no process that prints its own
 // errors.
-func toldItself(error) bool { return false }
+func printedItself(error) bool { return false }
 
 func keyCommand() *cobra.Command {
 	return cli.KeyCommand(os.Getenv, func(cmd *cobra.Command, _ string, _ func(cli.Keys) error) error { return needsServer(cmd) })

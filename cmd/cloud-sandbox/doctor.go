@@ -32,11 +32,11 @@ container or service.`,
   sudo cloud-sandbox doctor --json | jq '.checks[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			data, err := config.DataFolder(given(cmd), os.Getenv)
+			data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 			if err != nil {
 				return err
 			}
-			addr, err := config.Address(given(cmd), os.Getenv)
+			addr, err := config.Address(setFlags(cmd), os.Getenv)
 			if err != nil {
 				return err
 			}

@@ -29,7 +29,7 @@ on the machine; the data folder stays. Stop the server first.`,
 			if os.Geteuid() != 0 {
 				return errors.New("ending sandboxes needs root: run it as root")
 			}
-			data, err := config.DataFolder(given(cmd), os.Getenv)
+			data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	cmd, err := root().ExecuteContextC(ctx)
 	stop()
-	if toldItself(err) {
+	if printedItself(err) {
 		os.Exit(1)
 	}
 	if code := cli.Report(cmd, err); code != 0 {

@@ -44,7 +44,7 @@ CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV, CLOUD_SANDBOX_LOG_LEVEL.`,
 }
 
 func runServe(cmd *cobra.Command, _ []string) error {
-	cfg, err := config.Load(given(cmd), os.Environ())
+	cfg, err := config.Load(setFlags(cmd), os.Environ())
 	if err != nil {
 		return err
 	}

@@ -25,11 +25,11 @@ func serverCommands() []*cobra.Command {
 	}
 }
 
-// toldItself reports whether the process that err is about has already printed it.
-func toldItself(err error) bool { return errors.Is(err, launch.ErrServer) }
+// printedItself reports whether the process that err is about has already printed it.
+func printedItself(err error) bool { return errors.Is(err, launch.ErrServer) }
 
-// given returns the flags that were set on the command line, by name.
-func given(cmd *cobra.Command) map[string]string {
+// setFlags returns the flags that were set on the command line, by name.
+func setFlags(cmd *cobra.Command) map[string]string {
 	flags := map[string]string{}
 	for _, name := range []string{"addr", "data", "dev", "tls", "log-level"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
@@ -44,7 +44,7 @@ func onFolder(cmd *cobra.Command) (string, error) {
 	if err := cli.OnFolder(cmd, os.Getenv); err != nil {
 		return "", err
 	}
-	return config.DataFolder(given(cmd), os.Getenv)
+	return config.DataFolder(setFlags(cmd), os.Getenv)
 }
 
 // withStore calls use with the Store of the data folder, for root and the server's own
@@ -53,7 +53,7 @@ func withStore(cmd *cobra.Command, what string, use func(sandbox.Store) error) e
 	if os.Geteuid() != 0 && os.Geteuid() != launch.ServerUID {
 		return fmt.Errorf("%s to the server: run it as root", what)
 	}
-	data, err := config.DataFolder(given(cmd), os.Getenv)
+	data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func templateCommand() *cobra.Command {
 
 // templates opens the Template store of the data folder.
 func templates(cmd *cobra.Command) (*template.Store, error) {
-	data, err := config.DataFolder(given(cmd), os.Getenv)
+	data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 	if err != nil {
 		return nil, err
 	}

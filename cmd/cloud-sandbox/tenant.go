@@ -21,7 +21,7 @@ import (
 
 func tenantCommand() *cobra.Command {
 	return cli.TenantCommand(os.Getenv, func(cmd *cobra.Command, use func(cli.Tenants) error) error {
-		data, err := config.DataFolder(given(cmd), os.Getenv)
+		data, err := config.DataFolder(setFlags(cmd), os.Getenv)
 		if err != nil {
 			return err
 		}

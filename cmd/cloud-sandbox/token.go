@@ -42,7 +42,7 @@ in the data folder is used.`,
 			if err := cli.OnFolder(cmd, os.Getenv); err != nil {
 				return err
 			}
-			cfg, err := config.Load(given(cmd), os.Environ())
+			cfg, err := config.Load(setFlags(cmd), os.Environ())
 			if err != nil {
 				return err
 			}

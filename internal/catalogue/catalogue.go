@@ -43,8 +43,8 @@ type Operation struct {
 	// MaxBody bounds the body of a request in bytes. 0: a body is refused. Streamed: no
 	// bound.
 	MaxBody int64
-	// Once makes the operation idempotent for requests with an Idempotency-Key.
-	Once bool
+	// Idempotent makes the operation idempotent for requests with an Idempotency-Key.
+	Idempotent bool
 	// ShowsSecret marks an operation whose answer contains a secret that is never stored.
 	ShowsSecret bool
 	// Quiet has requests logged at level debug.

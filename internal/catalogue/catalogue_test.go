@@ -26,7 +26,7 @@ func TestRowsAreConsistent(t *testing.T) {
 			"is public and changes something":            !o.Authenticates() && o.Changes,
 			"needs a scope and has an optional key":      !o.Anyone && o.OptionalKey,
 			"changes something and is not audited":       o.Changes && !o.Audited,
-			"only reads and is idempotent by a header":   o.Once && !o.Changes,
+			"only reads and is idempotent by a header":   o.Idempotent && !o.Changes,
 			"shows a secret in the answer, outside keys": o.ShowsSecret && o.Scope != sandbox.ScopeKeys,
 			"has a bound that is none":                   o.MaxBody < catalogue.Streamed,
 			"reads, but its scope is for changes only":   !o.Changes && o.Scope == sandbox.ScopeWrite,

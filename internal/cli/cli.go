@@ -23,7 +23,7 @@ import (
 const (
 	exitFailed      = 1   // the command failed
 	exitUsage       = 2   // the command line was wrong
-	exitOurs        = 125 // either, of a command that runs code
+	exitOwn         = 125 // either, of a command that runs code
 	exitInterrupted = 130 // Ctrl-C
 )
 
@@ -232,7 +232,7 @@ func Report(cmd *cobra.Command, err error) int {
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted
 	case cmd.Annotations[runsCode] != "":
-		return exitOurs
+		return exitOwn
 	case errors.As(err, &usage):
 		return exitUsage
 	}

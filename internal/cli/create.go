@@ -77,7 +77,7 @@ NAME as well as its ID.`,
 }
 
 func (o *createOptions) request(args []string) v1.CreateRequest {
-	r, _ := o.new.asked()
+	r, _ := o.new.requested()
 	r.TimeoutSeconds, r.IdleTimeoutSeconds = v1.SecondsOf(o.timeout.duration()), v1.SecondsOrNone(o.idle.duration())
 	r.Env, r.Metadata, r.Cwd, r.User = o.env.values, o.metadata.values, o.cwd, o.user
 	r.OnTimeout, r.SnapshotID, r.CheckpointEverySeconds = sandbox.OnTimeout(o.onTimeout), o.snapshot, v1.SecondsOrNone(o.checkpoint.duration())

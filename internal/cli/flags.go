@@ -100,8 +100,8 @@ func (n *creation) register(cmd *cobra.Command) {
 	f.Var(&n.volumes, "volume", "VOLUME:PATH: mount this volume there in a new sandbox; may be given several times")
 }
 
-// asked returns the request, and whether any flag sets a part of it.
-func (n *creation) asked() (v1.CreateRequest, bool) {
+// requested returns the request, and whether any flag sets a part of it.
+func (n *creation) requested() (v1.CreateRequest, bool) {
 	r := n.request
 	if size := (v1.Resources{CPUs: v1.NonZero(n.size.cpus), MemoryMB: v1.NonZero(n.size.memory), DiskMB: v1.NonZero(n.size.disk)}); size != (v1.Resources{}) {
 		r.Resources = &size

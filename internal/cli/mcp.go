@@ -51,7 +51,7 @@ A server offers the same tools over HTTP, at /mcp?tools=...&session=...`,
 		}
 		defer c.Close()
 		var o mcp.Options
-		o.Create, _ = n.asked()
+		o.Create, _ = n.requested()
 		o.Create.Name = session
 		return mcp.ServeStdio(cmd.Context(), c, cmd.Root().Version, set, o, cmd.InOrStdin(), cmd.OutOrStdout())
 	}

@@ -37,7 +37,7 @@ func each(cmd *cobra.Command, ids []string, change func(ctx context.Context, id 
 			return err
 		}
 	}
-	return tellAll(cmd, failed)
+	return printAllButLast(cmd, failed)
 }
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -145,5 +145,5 @@ func fork(cmd *cobra.Command, c *client.Client, id string, r v1.ForkRequest) err
 			failed = []error{fmt.Errorf("%d of %d copies failed to start", len(failed), len(forks))}
 		}
 	}
-	return tellAll(cmd, failed)
+	return printAllButLast(cmd, failed)
 }

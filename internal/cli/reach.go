@@ -24,21 +24,21 @@ const serverVariable = "CLOUD_SANDBOX_URL"
 // folder. Naming both is an error. If neither is named, the data folder is used, and
 // the standard error says so.
 func (a *app) through(cmd *cobra.Command, localFlags []string, local func() error, remote func(*client.Client) error) error {
-	asked, here := firstGiven(cmd, config.FlagURL, config.FlagAPIKey, config.FlagUserID), firstGiven(cmd, localFlags...)
+	asked, here := firstSet(cmd, config.FlagURL, config.FlagAPIKey, config.FlagUserID), firstSet(cmd, localFlags...)
 	switch {
 	case asked != "" && here != "":
 		return usagef("--%s is for a server, and --%s for the data folder of this machine: give one", asked, here)
 	case here != "" && a.getenv(serverVariable) != "":
 		return usagef("--%s is for the data folder of this machine, and %s names a server: leave out the flag, or unset the variable", here, serverVariable)
-	case firstGiven(cmd, config.FlagData) != "":
+	case firstSet(cmd, config.FlagData) != "":
 		return local()
 	case here != "":
-		if err := a.tellFolder(cmd, ""); err != nil {
+		if err := a.printFolder(cmd, ""); err != nil {
 			return err
 		}
 		return local()
 	case asked == "" && a.getenv(serverVariable) == "" && a.getenv("CLOUD_SANDBOX_API_KEY") == "":
-		if err := a.tellFolder(cmd, "; --url names a server instead"); err != nil {
+		if err := a.printFolder(cmd, "; --url names a server instead"); err != nil {
 			return err
 		}
 		return local()
@@ -51,8 +51,8 @@ func (a *app) through(cmd *cobra.Command, localFlags []string, local func() erro
 	return remote(c)
 }
 
-// firstGiven returns the first of the flags that was set; empty: none.
-func firstGiven(cmd *cobra.Command, names ...string) (first string) {
+// firstSet returns the first of the flags that was set; empty: none.
+func firstSet(cmd *cobra.Command, names ...string) (first string) {
 	for _, name := range names {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 			first = cmp.Or(first, name)
@@ -61,8 +61,8 @@ func firstGiven(cmd *cobra.Command, names ...string) (first string) {
 	return first
 }
 
-// tellFolder prints the data folder that a command chose by default.
-func (a *app) tellFolder(cmd *cobra.Command, more string) error {
+// printFolder prints the data folder that a command chose by default.
+func (a *app) printFolder(cmd *cobra.Command, more string) error {
 	data, err := config.DataFolder(nil, a.getenv)
 	if err == nil {
 		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "on the data folder %s of this machine%s\n", data, more)
@@ -75,10 +75,10 @@ func (a *app) tellFolder(cmd *cobra.Command, more string) error {
 // another installation, or else prints the default folder to the standard error.
 func OnFolder(cmd *cobra.Command, getenv func(string) string) error {
 	switch {
-	case firstGiven(cmd, config.FlagData) != "":
+	case firstSet(cmd, config.FlagData) != "":
 		return nil
 	case getenv(serverVariable) != "" && getenv("CLOUD_SANDBOX_DATA") == "":
 		return usagef("`%s` works on a data folder of this machine, and %s names a server: say which folder with --data", cmd.CommandPath(), serverVariable)
 	}
-	return (&app{getenv: getenv}).tellFolder(cmd, "")
+	return (&app{getenv: getenv}).printFolder(cmd, "")
 }

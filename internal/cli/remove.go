@@ -61,12 +61,12 @@ func remove(cmd *cobra.Command, c *client.Client, ids []string, ignoreMissing bo
 			return err
 		}
 	}
-	return tellAll(cmd, failed)
+	return printAllButLast(cmd, failed)
 }
 
-// tellAll reports several failures: it prints all but the last, and returns the last
+// printAllButLast reports several failures: it prints all but the last, and returns the last
 // for the command to end with.
-func tellAll(cmd *cobra.Command, failed []error) error {
+func printAllButLast(cmd *cobra.Command, failed []error) error {
 	for i, err := range failed {
 		if i == len(failed)-1 {
 			return err

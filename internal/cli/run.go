@@ -136,7 +136,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 // creates returns the request for the new sandbox, or nil when --sandbox names an
 // existing one.
 func (o *runOptions) creates(cmd *cobra.Command) (*v1.CreateRequest, error) {
-	create, asked := o.new.asked()
+	create, asked := o.new.requested()
 	switch {
 	case o.sandboxID != "" && o.keep:
 		return nil, usagef("--keep is for a new sandbox: the sandbox of --sandbox is kept anyway")

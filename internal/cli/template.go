@@ -174,7 +174,7 @@ func (t *templateCommands) build() *cobra.Command {
 func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild, verbose bool) error {
 	began := time.Now()
 	shown := &stages{out: cmd.ErrOrStderr(), began: began, terminal: telemetry.IsTerminal(cmd.ErrOrStderr()), verbose: verbose}
-	built, err := templates.BuildTemplate(cmd.Context(), asked, shown.tell)
+	built, err := templates.BuildTemplate(cmd.Context(), asked, shown.print)
 	if err != nil {
 		shown.fail()
 		return err
@@ -214,7 +214,7 @@ type stages struct {
 // lastLines is the number of log lines that a failure shows.
 const lastLines = 30
 
-func (s *stages) tell(stage, line string) {
+func (s *stages) print(stage, line string) {
 	line = clean(fmt.Sprintf("template: %4.0fs  %s", time.Since(s.began).Seconds(), strings.TrimRight(line, "\n")))
 	if same := stage != "" && stage == s.stage; same && len(s.last) > 0 {
 		s.last[len(s.last)-1] = line

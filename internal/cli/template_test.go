@@ -17,7 +17,7 @@ func TestStages(t *testing.T) {
 			s := &stages{out: &out, began: time.Now(), verbose: verbose}
 			const lines = 450
 			for i := range lines {
-				s.tell("", fmt.Sprintf("line %d", i))
+				s.print("", fmt.Sprintf("line %d", i))
 				time.Sleep(400 * time.Millisecond)
 			}
 			shown := strings.Count(out.String(), "\n")
@@ -37,11 +37,11 @@ func TestStages(t *testing.T) {
 func TestStagesCount(t *testing.T) {
 	var out strings.Builder
 	s := &stages{out: &out, began: time.Now()}
-	s.tell("source", "from")
+	s.print("source", "from")
 	for i := range 100 {
-		s.tell("unpack", fmt.Sprintf("files %d", i))
+		s.print("unpack", fmt.Sprintf("files %d", i))
 	}
-	s.tell("erofs", "writing")
+	s.print("erofs", "writing")
 	out.Reset()
 	s.fail()
 	if got := out.String(); strings.Count(got, "\n") != 4 || !strings.Contains(got, "files 99\n") || !strings.Contains(got, "writing\n") {

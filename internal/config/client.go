@@ -44,9 +44,9 @@ func AddressFile(data string) string { return filepath.Join(data, "run", "addres
 // LockFile is the file in the data folder that a server locks while it runs.
 const LockFile = "lock"
 
-// toldURL is the URL of the server that runs with the data folder; empty: none runs. A
+// runningURL is the URL of the server that runs with the data folder; empty: none runs. A
 // killed server leaves its address, which another program may use by now.
-func toldURL(flags map[string]string, getenv func(string) string) (string, error) {
+func runningURL(flags map[string]string, getenv func(string) string) (string, error) {
 	data, err := DataFolder(flags, getenv)
 	if err != nil {
 		return "", err
@@ -69,7 +69,7 @@ func toldURL(flags map[string]string, getenv func(string) string) (string, error
 // folder flag selects the server that runs with it; an error together with an address. A
 // user flag overrides a key of the environment.
 func LoadClient(flags map[string]string, getenv func(string) string) (Client, error) {
-	told, err := toldURL(flags, getenv)
+	told, err := runningURL(flags, getenv)
 	if err != nil {
 		return Client{}, err
 	}

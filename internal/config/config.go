@@ -173,7 +173,7 @@ var settings = []setting{
 	{"", "POOL_MIN_SIZE", func(c *Config, v string) (err error) { c.PoolMin, err = parseCount(v, maxPool); return }},
 	{"", "POOL_MAX_SIZE", func(c *Config, v string) (err error) { c.PoolMax, err = parseCount(v, maxPool); return }},
 	{"", "START_WAIT_SECONDS", func(c *Config, v string) (err error) { c.StartWait, err = parseStartWait(v); return }},
-	{"", "SPARE_SENTRIES", func(c *Config, v string) (err error) { c.SpareSentries, err = parseCount(v, maxSpares); return }},
+	{"", "SPARE_SENTRIES", func(c *Config, v string) (err error) { c.SpareSentries, err = parseCount(v, maxPrewarmed); return }},
 	{"", "OLDEST_GVISOR", func(c *Config, v string) error { c.OldestGVisor = v; return checkVersion(v) }},
 	{"", "SNAPSHOT_CACHE_MB", func(c *Config, v string) (err error) { c.SnapshotCache, err = parseMegabytes(v); return }},
 	{"", "SNAPSHOT_PACK_SECONDS", func(c *Config, v string) (err error) { c.SnapshotPackAfter, err = parsePackAfter(v); return }},
@@ -554,8 +554,8 @@ func parseDays(v string) (time.Duration, error) {
 // thousands.
 const maxPool = 10_000
 
-// maxSpares bounds pre-warmed sentries.
-const maxSpares = 64
+// maxPrewarmed bounds pre-warmed sentries.
+const maxPrewarmed = 64
 
 func parseCount(v string, most int) (int, error) {
 	n, err := strconv.Atoi(v)

@@ -74,7 +74,7 @@ func checkNames(environ []string) (warnings []string, problem error) {
 		}
 		near, typos := nearest(name, known)
 		switch ours := strings.HasPrefix(near, namePrefix); {
-		case looksOurs(name), ours && typos <= maxTypos:
+		case hasPrefix(name), ours && typos <= maxTypos:
 			problems = append(problems, fmt.Errorf("%s: no setting has this name; the nearest is %s. Correct the name, or unset the variable", name, near))
 		case typos <= maxTypos:
 			warnings = append(warnings, fmt.Sprintf("%s is not a setting and is not used; %s is one", name, near))
@@ -83,8 +83,8 @@ func checkNames(environ []string) (warnings []string, problem error) {
 	return warnings, errors.Join(problems...)
 }
 
-// looksOurs reports whether a name begins with our prefix, in any spelling.
-func looksOurs(name string) bool {
+// hasPrefix reports whether a name begins with our prefix, in any spelling.
+func hasPrefix(name string) bool {
 	return strings.HasPrefix(plain(name), plain(namePrefix))
 }
 

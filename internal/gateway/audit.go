@@ -169,8 +169,8 @@ func auditingOf(ctx context.Context) *auditing {
 	return a
 }
 
-// noting returns ctx with the auditing, for code that finds the request's target.
-func (a *auditing) noting(ctx context.Context) context.Context {
+// withAuditing returns ctx with the auditing, for code that finds the request's target.
+func (a *auditing) withAuditing(ctx context.Context) context.Context {
 	return rest.WithNames(rest.WithMade(context.WithValue(ctx, auditingKey{}, a), a.makes), a.names)
 }
 
@@ -195,8 +195,8 @@ func (a *auditing) refuse() {
 	a.refused = true
 }
 
-// about notes the ID of the request's Sandbox, the first one only.
-func about(ctx context.Context, id string, err error) {
+// auditTarget records the ID of the request's Sandbox, the first one only.
+func auditTarget(ctx context.Context, id string, err error) {
 	if a := auditingOf(ctx); a != nil && err == nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -339,79 +339,79 @@ var alwaysSent = []string{telemetry.RequestHeader, "X-Content-Type-Options", "Ra
 
 // These decorators note the Sandboxes of requests.
 type (
-	notingReader    struct{ sandbox.SandboxReader }
-	notingLifecycle struct{ sandbox.Lifecycle }
-	notingUpdates   struct{ sandbox.Updates }
-	notingSnapshots struct {
+	auditedReader    struct{ sandbox.SandboxReader }
+	auditedLifecycle struct{ sandbox.Lifecycle }
+	auditedUpdates   struct{ sandbox.Updates }
+	auditedSnapshots struct {
 		sandbox.Snapshots
 		sandboxes sandbox.SandboxReader
 	}
-	notingFiles struct{ sandbox.SnapshotFiles }
+	auditedFiles struct{ sandbox.SnapshotFiles }
 )
 
-// noted passes on the result of a call and notes its Sandbox.
-func noted(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox, error) {
+// audited passes on the result of a call and notes its Sandbox.
+func audited(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox, error) {
 	return func(sb sandbox.Sandbox, err error) (sandbox.Sandbox, error) {
-		about(ctx, sb.ID, err)
+		auditTarget(ctx, sb.ID, err)
 		return sb, err
 	}
 }
 
-func (n notingLifecycle) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Lifecycle.Create(ctx, tenant, req))
+func (n auditedLifecycle) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Lifecycle.Create(ctx, tenant, req))
 }
 
-func (n notingLifecycle) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
+func (n auditedLifecycle) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
 	sb, created, err := n.Lifecycle.Ensure(ctx, tenant, req)
-	about(ctx, sb.ID, err)
+	auditTarget(ctx, sb.ID, err)
 	return sb, created, err
 }
 
-func (n notingReader) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.SandboxReader.Get(ctx, tenant, idOrName))
+func (n auditedReader) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.SandboxReader.Get(ctx, tenant, idOrName))
 }
 
-func (n notingReader) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.SandboxReader.Settled(ctx, tenant, idOrName))
+func (n auditedReader) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.SandboxReader.Settled(ctx, tenant, idOrName))
 }
 
-func (n notingUpdates) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Updates.SetTimeout(ctx, tenant, idOrName, timeout))
+func (n auditedUpdates) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Updates.SetTimeout(ctx, tenant, idOrName, timeout))
 }
 
-func (n notingUpdates) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Updates.RunFor(ctx, tenant, idOrName, timeout))
+func (n auditedUpdates) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Updates.RunFor(ctx, tenant, idOrName, timeout))
 }
 
-func (n notingUpdates) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Updates.Update(ctx, tenant, idOrName, change))
+func (n auditedUpdates) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Updates.Update(ctx, tenant, idOrName, change))
 }
 
-func (n notingUpdates) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Updates.Touch(ctx, tenant, idOrName))
+func (n auditedUpdates) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Updates.Touch(ctx, tenant, idOrName))
 }
 
-func (n notingLifecycle) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Lifecycle.End(ctx, tenant, idOrName, cause))
+func (n auditedLifecycle) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Lifecycle.End(ctx, tenant, idOrName, cause))
 }
 
-func (n notingLifecycle) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Lifecycle.Pause(ctx, tenant, idOrName, filesOnly))
+func (n auditedLifecycle) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Lifecycle.Pause(ctx, tenant, idOrName, filesOnly))
 }
 
-func (n notingLifecycle) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Lifecycle.Resume(ctx, tenant, idOrName))
+func (n auditedLifecycle) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Lifecycle.Resume(ctx, tenant, idOrName))
 }
 
-func (n notingLifecycle) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Lifecycle.Reboot(ctx, tenant, idOrName))
+func (n auditedLifecycle) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Lifecycle.Reboot(ctx, tenant, idOrName))
 }
 
-func (n notingSnapshots) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Snapshots.Rollback(ctx, tenant, idOrName, snapshot))
+func (n auditedSnapshots) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
+	return audited(ctx)(n.Snapshots.Rollback(ctx, tenant, idOrName, snapshot))
 }
 
-func (n notingSnapshots) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
+func (n auditedSnapshots) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
 	_, _ = n.sandboxes.Get(ctx, tenant, idOrName) // for its ID; the fork itself reports errors
 	forks, err := n.Snapshots.Fork(ctx, tenant, idOrName, req)
 	for _, f := range forks {
@@ -422,16 +422,16 @@ func (n notingSnapshots) Fork(ctx context.Context, tenant sandbox.TenantID, idOr
 	return forks, err
 }
 
-func (n notingSnapshots) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
+func (n auditedSnapshots) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
 	taken, err := n.Snapshots.TakeSnapshot(ctx, tenant, idOrName, req)
 	if err == nil {
-		about(ctx, taken.SandboxID, nil)
+		auditTarget(ctx, taken.SandboxID, nil)
 		rest.Made(ctx, taken.ID)
 	}
 	return taken, err
 }
 
-func (n notingFiles) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
+func (n auditedFiles) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
 	taken, err := n.SnapshotFiles.ImportSnapshot(ctx, tenant, req, file)
 	if err == nil {
 		rest.Made(ctx, taken.ID)

@@ -126,7 +126,7 @@ func (s *Server) callRoutes() []route {
 			if !ok {
 				panic(fmt.Sprintf("gateway: the procedure %s has no operation in the catalogue", path))
 			}
-			all = append(all, route{binding{"POST", path, p.op, call(handler)}, connectDoor, p.maxBody})
+			all = append(all, route{binding{"POST", path, p.op, call(handler)}, connectSurface, p.maxBody})
 		}
 	}
 	health := internalrpc.Health{
@@ -134,7 +134,7 @@ func (s *Server) callRoutes() []route {
 		Draining: s.draining,
 	}
 	for path, handler := range internalrpc.Tools(health, names...) {
-		all = append(all, connectDoor.through(binding{"POST", path, catalogue.UseTool, call(handler)})...)
+		all = append(all, connectSurface.through(binding{"POST", path, catalogue.UseTool, call(handler)})...)
 	}
 	return all
 }

@@ -108,7 +108,7 @@ func TestContractIsTheCatalogue(t *testing.T) {
 			"requestBody":                  {op.RequestBody != nil, rt.Op.MaxBody != 0},
 			"x-max-body-bytes":             {bound, float64(rt.Op.MaxBody)},
 			"bound of the route":           {rt.MaxBody, rt.Op.MaxBody},
-			"the parameter IdempotencyKey": {once, rt.Op.Once},
+			"the parameter IdempotencyKey": {once, rt.Op.Idempotent},
 			"changes by a GET":             {rt.Method == http.MethodGet && rt.Op.Changes, rt.Op == catalogue.AttachProcess || rt.Op == catalogue.ConnectPort},
 		} {
 			if pair[0] != pair[1] {

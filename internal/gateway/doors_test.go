@@ -174,7 +174,7 @@ func TestIdempotencyByCalls(t *testing.T) {
 	}
 	for _, rt := range f.Server.RouteTable() {
 		name := strings.TrimPrefix(rt.Path, "/cloudsandbox.")
-		if !rt.Call || !rt.Op.Once || name == "template.v1.TemplateService/Build" { // a stream
+		if !rt.Call || !rt.Op.Idempotent || name == "template.v1.TemplateService/Build" { // a stream
 			continue
 		}
 		body, ok := bodies[name]

@@ -14,7 +14,7 @@ import (
 // Only errors have a form of their own.
 func (s *Server) e2bRoutes() []route {
 	a := s.e2b
-	return e2bDoor.through([]binding{
+	return e2bSurface.through([]binding{
 		{"POST", "/v2/sandboxes", catalogue.CreateSession, a.CreateV2},
 		{"POST", "/sandboxes", catalogue.CreateSession, a.CreateV1},
 		{"GET", "/v2/sandboxes", catalogue.ListSessions, a.List},

@@ -22,7 +22,7 @@ type RouteInfo struct {
 func (s *Server) RouteTable() []RouteInfo {
 	var all []RouteInfo
 	for _, rt := range s.allRoutes() {
-		all = append(all, RouteInfo{rt.method, rt.path, rt.door == connectDoor, rt.door == e2bDoor, rt.op, rt.maxBody})
+		all = append(all, RouteInfo{rt.method, rt.path, rt.surface == connectSurface, rt.surface == e2bSurface, rt.op, rt.maxBody})
 	}
 	return all
 }

@@ -38,7 +38,7 @@ func (s *Server) handle(rt route) http.Handler {
 		ctx, begin := after.With(telemetry.WithRequest(r.Context(), id))
 		defer begin()
 
-		who, err := s.answer(rt, out, r.WithContext(out.audit.noting(ctx)))
+		who, err := s.answer(rt, out, r.WithContext(out.audit.withAuditing(ctx)))
 		err = settleAudit(out.audit, out, r, err)
 		if errors.Is(err, sandbox.ErrOverQuota) {
 			s.event(rt, r, sandbox.EventQuotaHit, who, string(sandbox.CodeOf(err)))
@@ -147,7 +147,7 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 	}
 	bounded := *r // the server looks at the body of r itself when it closes the connection
 	bounded.Body = body
-	return s.once(rt, w, &bounded, who)
+	return s.idempotently(rt, w, &bounded, who)
 }
 
 // refuseSuspended counts a request of a suspended Tenant or User.
@@ -224,7 +224,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 		w.status = status.ClientClosed
 		return true
 	case errors.As(err, &answered):
-		if rt.door == connectDoor {
+		if rt.surface == connectSurface {
 			w.status = status.Of(err).Status
 		}
 		return false
@@ -233,7 +233,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	}
 	err = causeOf(r, err)
 	f := status.Of(err)
-	if rt.door == connectDoor {
+	if rt.surface == connectSurface {
 		_ = rpc.Fail(w, r, err) // an error means that the client is gone
 		w.status = f.Status     // for the log: the answer itself is 200 in gRPC
 		return false

@@ -12,7 +12,7 @@ import (
 // byURL reports whether a request is allowed by its URL alone. URLs of calls are never
 // signed.
 func byURL(rt route, r *http.Request) bool {
-	return rt.op.SignedURL && rt.door != connectDoor && signing.IsSigned(r.URL)
+	return rt.op.SignedURL && rt.surface != connectSurface && signing.IsSigned(r.URL)
 }
 
 // openURL returns the Identity of a signed URL, and the request that the handler gets:

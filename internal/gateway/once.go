@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// onceLife is how long the stored answer to a request with an Idempotency-Key is
+	// idempotencyLife is how long the stored answer to a request with an Idempotency-Key is
 	// replayed.
-	onceLife = 24 * time.Hour
-	// onceSweep is the interval of removing old answers.
-	onceSweep  = time.Hour
-	idempotent = rpc.IdempotencyKey
-	maxAnswer  = 64 << 10 // bytes of a stored answer
-	onceBody   = 16 << 20 // bytes of a request body, which is compared with its repeats
+	idempotencyLife = 24 * time.Hour
+	// idempotencySweep is the interval of removing old answers.
+	idempotencySweep  = time.Hour
+	idempotent        = rpc.IdempotencyKey
+	maxAnswer         = 64 << 10 // bytes of a stored answer
+	maxIdempotentBody = 16 << 20 // bytes of a request body, which is compared with its repeats
 )
 
 var idempotencyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
@@ -37,28 +37,28 @@ var idempotencyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 // holder identifies this process among those that share a Store.
 var holder = rand.Text()
 
-// once makes a request idempotent within onceLife, for each Idempotency-Key of its
-// Tenant. The first request is carried out, and a repeat gets its answer. A failed
+// idempotently makes a request idempotent within idempotencyLife, for each
+// Idempotency-Key of its Tenant. The first request is carried out, and a repeat gets its answer. A failed
 // request is forgotten, so that a repeat tries again. A repeat is carried out again for
 // the same resource if it is unknown whether the first request took effect, or if its
 // answer is too large to store or holds a credential. Requests without the header pass.
-// Calls of Connect have messages as answers, and use onceCall.
-func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
+// Calls of Connect have messages as answers, and use callIdempotently.
+func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	keys := r.Header.Values(idempotent)
-	if len(keys) == 0 || !rt.op.Once || rt.door == connectDoor {
+	if len(keys) == 0 || !rt.op.Idempotent || rt.surface == connectSurface {
 		return rt.answer(w, r, who)
 	}
-	if err := checkOnceKeys(keys); err != nil {
+	if err := checkIdempotencyKeys(keys); err != nil {
 		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, onceBody+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxIdempotentBody+1))
 	switch {
 	case err != nil:
 		return err
-	case len(body) > onceBody:
-		return sandbox.Errorf(sandbox.TooLarge, "with an %s a body may have at most %d bytes", idempotent, onceBody)
+	case len(body) > maxIdempotentBody:
+		return sandbox.Errorf(sandbox.TooLarge, "with an %s a body may have at most %d bytes", idempotent, maxIdempotentBody)
 	}
-	first, began, err := s.beginOnce(r.Context(), who.Tenant, keys[0], requestHash(body, r.Method, r.URL.Path, r.URL.RawQuery))
+	first, began, err := s.beginIdempotent(r.Context(), who.Tenant, keys[0], requestHash(body, r.Method, r.URL.Path, r.URL.RawQuery))
 	switch {
 	case err != nil:
 		return err
@@ -70,7 +70,7 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	unkept := false
 	bounded := *r.WithContext(rest.WithUnkept(rest.WithResource(r.Context(), first.Resource), func() { unkept = true }))
 	bounded.Body = io.NopCloser(bytes.NewReader(body))
-	kept := &keeping{writer: w}
+	kept := &recordingWriter{writer: w}
 	err = rt.answer(kept, &bounded, who)
 	answer := kept.body.Bytes()
 	if rt.op.ShowsSecret {
@@ -80,26 +80,26 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	return err
 }
 
-// onceCall is once for a call of Connect. It refuses streams of operations that take
+// callIdempotently is idempotently for a call of Connect. It refuses streams of operations that take
 // effect once. For a unary call it either fills repeated with the answer of an earlier
 // call and returns true, or makes the call with do.
-func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error) {
+func (s *Server) callIdempotently(ctx context.Context, c rpc.OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error) {
 	op := procedures[c.Procedure].op
-	if !op.Once {
+	if !op.Idempotent {
 		_, err := do(ctx)
 		return false, err
 	}
 	if c.Request == nil {
 		return false, sandbox.Errorf(sandbox.Invalid, "%s is a stream and takes no %s: send it without the header, or use REST", c.Procedure, idempotent)
 	}
-	if err := checkOnceKeys(c.Keys); err != nil {
+	if err := checkIdempotencyKeys(c.Keys); err != nil {
 		return false, err
 	}
 	request, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.Request)
 	if err != nil {
 		return false, err
 	}
-	first, began, err := s.beginOnce(ctx, c.Tenant, c.Keys[0], requestHash(request, c.Procedure))
+	first, began, err := s.beginIdempotent(ctx, c.Tenant, c.Keys[0], requestHash(request, c.Procedure))
 	switch {
 	case err != nil:
 		return false, err
@@ -120,22 +120,22 @@ func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Me
 	return false, failure
 }
 
-func checkOnceKeys(keys []string) error {
+func checkIdempotencyKeys(keys []string) error {
 	if len(keys) != 1 || !idempotencyPattern.MatchString(keys[0]) {
 		return sandbox.Errorf(sandbox.Invalid, "send one %s of 1 to 255 visible ASCII characters", idempotent)
 	}
 	return nil
 }
 
-// beginOnce returns the idempotency record of the first request with a key. It returns
+// beginIdempotent returns the idempotency record of the first request with a key. It returns
 // true if the caller must carry that request out, and false if the record has an
 // answer.
-func (s *Server) beginOnce(ctx context.Context, tenant sandbox.TenantID, key string, request sandbox.KeyHash) (first sandbox.Once, began bool, err error) {
-	mine := sandbox.Once{
+func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, key string, request sandbox.KeyHash) (first sandbox.IdempotencyRecord, began bool, err error) {
+	mine := sandbox.IdempotencyRecord{
 		Tenant: tenant, Key: key, Request: request, Resource: sandbox.NewSandboxID(),
 		At: time.Now().UTC().Truncate(time.Microsecond), Holder: holder,
 	}
-	first, began, err = s.Store.BeginOnce(ctx, mine, mine.At.Add(-onceLife))
+	first, began, err = s.Store.BeginIdempotent(ctx, mine, mine.At.Add(-idempotencyLife))
 	switch {
 	case err != nil || began:
 		return first, began, err
@@ -160,7 +160,7 @@ func requestHash(body []byte, named ...string) sandbox.KeyHash {
 }
 
 // repeat replays the answer of the first request.
-func repeat(w *writer, first sandbox.Once) error {
+func repeat(w *writer, first sandbox.IdempotencyRecord) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
@@ -188,18 +188,18 @@ func (o outcome) succeeded() bool {
 // settle records the outcome of a request. A repeat of a request that may have taken
 // effect, and whose answer is not stored, runs again for the same resource. The client
 // may be gone by now.
-func (s *Server) settle(ctx context.Context, o sandbox.Once, end outcome) {
+func (s *Server) settle(ctx context.Context, o sandbox.IdempotencyRecord, end outcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var err error
 	switch {
 	case end.succeeded() && !end.unkept && len(end.answer) <= maxAnswer:
 		o.Status, o.Answer = end.status, end.answer
-		err = s.Store.FinishOnce(ctx, o)
+		err = s.Store.FinishIdempotent(ctx, o)
 	case end.succeeded(), end.failure != nil && unsure(end.failure):
-		err = s.Store.LetGoOnce(ctx, o)
+		err = s.Store.ReleaseIdempotent(ctx, o)
 	default:
-		err = s.Store.DropOnce(ctx, o)
+		err = s.Store.DropIdempotent(ctx, o)
 	}
 	if err != nil {
 		s.Log.Warn("recording the answer to an idempotency key failed", telemetry.KeyError, err)
@@ -240,13 +240,13 @@ func withoutSecretField(answer proto.Message) proto.Message {
 	return answer
 }
 
-// keeping is a writer that copies the body, until the copy exceeds maxAnswer.
-type keeping struct {
+// recordingWriter is a writer that copies the body, until the copy exceeds maxAnswer.
+type recordingWriter struct {
 	*writer
 	body bytes.Buffer
 }
 
-func (k *keeping) Write(p []byte) (int, error) {
+func (k *recordingWriter) Write(p []byte) (int, error) {
 	if k.body.Len() <= maxAnswer {
 		k.body.Write(p)
 	}
@@ -255,10 +255,10 @@ func (k *keeping) Write(p []byte) (int, error) {
 
 // forgetOnces removes old answers until ctx ends.
 func (s *Server) forgetOnces(ctx context.Context) {
-	tick := time.NewTicker(onceSweep)
+	tick := time.NewTicker(idempotencySweep)
 	defer tick.Stop()
 	for {
-		if _, err := s.Store.DeleteOnces(ctx, time.Now().Add(-onceLife)); err != nil && ctx.Err() == nil {
+		if _, err := s.Store.DeleteIdempotent(ctx, time.Now().Add(-idempotencyLife)); err != nil && ctx.Err() == nil {
 			s.Log.Warn("removing old answers to idempotency keys failed", telemetry.KeyError, err)
 		}
 		select {

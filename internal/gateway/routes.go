@@ -18,22 +18,22 @@ type binding struct {
 // route is one URL that is served.
 type route struct {
 	binding
-	door    door
+	surface surface
 	maxBody int64 // bytes; as in catalogue.Operation
 }
 
-// door is an API surface. The surfaces differ in the form of their errors and in the
+// surface is an API surface. The surfaces differ in the form of their errors and in the
 // names of operations in the audit log.
-type door int
+type surface int
 
 const (
-	restDoor    door = iota
-	connectDoor      // Connect and gRPC
-	e2bDoor
+	restSurface    surface = iota
+	connectSurface         // Connect and gRPC
+	e2bSurface
 )
 
 // through returns the routes of bindings, with the body bounds of their operations.
-func (d door) through(bindings ...binding) []route {
+func (d surface) through(bindings ...binding) []route {
 	all := make([]route, len(bindings))
 	for i, b := range bindings {
 		all[i] = route{b, d, b.op.MaxBody}
@@ -44,10 +44,10 @@ func (d door) through(bindings ...binding) []route {
 // name is the operation's name in the audit log and in events: the operationId of
 // REST, the procedure of Connect, the method and path of E2B's API.
 func (rt route) name() string {
-	switch rt.door {
-	case connectDoor:
+	switch rt.surface {
+	case connectSurface:
 		return strings.TrimPrefix(rt.path, "/")
-	case e2bDoor:
+	case e2bSurface:
 		return rt.method + " " + rt.path
 	}
 	return rt.op.Name
@@ -63,7 +63,7 @@ func (s *Server) routes() []route {
 	for _, u := range unaries(a) {
 		all = append(all, binding{u.method, u.path, u.op, u.do.Answer})
 	}
-	return restDoor.through(all...)
+	return restSurface.through(all...)
 }
 
 // ownRoutes are the gateway's own pages and probes.

@@ -89,7 +89,7 @@ type Config struct {
 	// Issuers are the accepted identity providers; nil: none.
 	Issuers *oidc.Issuers
 	// Store keeps the idempotency records.
-	Store sandbox.OnceStore
+	Store sandbox.IdempotencyStore
 	// CheckWrite returns an error while records cannot be written; nil: they always
 	// can.
 	CheckWrite func(context.Context) error
@@ -193,8 +193,8 @@ func New(c Config) *Server {
 		c.Event = func(sandbox.Event) {}
 	}
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
-	c.Sandboxes, c.Lifecycle, c.Updates = notingReader{c.Sandboxes}, notingLifecycle{c.Lifecycle}, notingUpdates{c.Updates}
-	c.Snapshots, c.SnapshotFiles = notingSnapshots{c.Snapshots, c.Sandboxes}, notingFiles{c.SnapshotFiles}
+	c.Sandboxes, c.Lifecycle, c.Updates = auditedReader{c.Sandboxes}, auditedLifecycle{c.Lifecycle}, auditedUpdates{c.Updates}
+	c.Snapshots, c.SnapshotFiles = auditedSnapshots{c.Snapshots, c.Sandboxes}, auditedFiles{c.SnapshotFiles}
 	s := &Server{
 		Config: c, limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
 		metrics: newMetrics(c.Registry), memory: spool.NewMemory(messageMemory, messageMemory/2),
@@ -234,7 +234,7 @@ func New(c Config) *Server {
 	})
 	s.api.TemplateBuilds = steps.Builds{TemplateBuilds: c.TemplateBuilds, Steps: s.builds}
 	s.services = rpc.Services(&rpc.API{
-		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.onceCall,
+		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.callIdempotently,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Lifecycle: c.Lifecycle, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, VolumeFiles: c.VolumeFiles, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
@@ -242,7 +242,7 @@ func New(c Config) *Server {
 		VolumeTokens: signing.NewVolumes(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{
-		Records: c.Records, Nodes: c.Boots, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
+		Records: c.Records, Nodes: c.Boots, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, OwnToken: s.ours, Log: c.Log,
 	})
 	s.api.Ports = s.traffic
 	s.mcp = mcp.NewHandler(inProcess{s}, s.draining)
@@ -305,7 +305,7 @@ var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sa
 
 // missing is the route of a request without an operation.
 func missing(path string, answer rest.Handler) route {
-	return route{binding{"", path, &catalogue.Operation{Anyone: true}, answer}, restDoor, catalogue.Streamed}
+	return route{binding{"", path, &catalogue.Operation{Anyone: true}, answer}, restSurface, catalogue.Streamed}
 }
 
 func wrongMethod(allow string) rest.Handler {

@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// tell writes the server's address for clients on this machine; untell removes it.
-func (l Layout) tell(listeners []*os.File) (untell func(), err error) {
+// writeAddress writes the server's address for clients on this machine; remove deletes it.
+func (l Layout) writeAddress(listeners []*os.File) (remove func(), err error) {
 	first, err := net.FileListener(listeners[0])
 	if err != nil {
 		return nil, err

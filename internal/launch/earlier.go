@@ -128,7 +128,7 @@ func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.Unix
 		}
 		// Finish the cleanup even if the server ends meanwhile.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), hostStart)
-		err = e.letGo(undo, build)
+		err = e.retireUnneeded(undo, build)
 		cancel()
 		if err != nil {
 			e.log.Warn("ending the sentry host of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
@@ -180,9 +180,9 @@ func (e *earlierHosts) allowed(ctx context.Context, build string) error {
 	return fmt.Errorf("it has gVisor %s, and the oldest that may be used is %s", version, e.oldest)
 }
 
-// letGo ends the sentry host of an unneeded build, unless it has Boots, and removes the
+// retireUnneeded ends the sentry host of an unneeded build, unless it has Boots, and removes the
 // unneeded parts of the build.
-func (e *earlierHosts) letGo(ctx context.Context, build string) error {
+func (e *earlierHosts) retireUnneeded(ctx context.Context, build string) error {
 	boots, err := e.earlierBoots(ctx, build)
 	if err != nil || len(boots) > 0 {
 		return err

@@ -83,11 +83,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer closeAll(listeners)
 	if o.Role == "" {
-		untell, err := layout.tell(listeners)
+		remove, err := layout.writeAddress(listeners)
 		if err != nil {
 			return err
 		}
-		defer untell()
+		defer remove()
 	}
 	unpacked, err := payload.Unpack(layout.Binaries())
 	if err != nil {

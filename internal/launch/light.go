@@ -40,7 +40,7 @@ func Light(o Options) (Inherited, error) {
 	if root && o.Role == config.RoleGateway {
 		// Without its rights the role cannot remove the address: the next server
 		// overwrites it.
-		if _, err := layout.tell(files); err != nil {
+		if _, err := layout.writeAddress(files); err != nil {
 			closeAll(locks)
 			return Inherited{}, err
 		}

@@ -160,7 +160,7 @@ func (n *Node) saveFilesOf(ctx context.Context, engine sandbox.Pauser, b *boot, 
 // share lets a Snapshot share disk space with others of its Tenant. Failure costs only
 // space.
 func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.TenantID) {
-	engine, ok := n.engine.(sandbox.Sharer)
+	engine, ok := n.engine.(sandbox.Deduplicator)
 	if !ok {
 		return
 	}

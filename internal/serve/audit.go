@@ -35,10 +35,10 @@ func auditEnd(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, s
 	})
 }
 
-// auditLetGo records that a Snapshot was removed without a request.
-func auditLetGo(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, snap sandbox.Snapshot) {
+// auditPruned records that a Snapshot was removed without a request.
+func auditPruned(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, snap sandbox.Snapshot) {
 	auditOwn(ctx, store, log, sandbox.AuditEntry{
-		Tenant: snap.Tenant, User: system, Operation: sandbox.AuditLetGo, Target: snap.ID, Sandbox: snap.SandboxID, Detail: "retention",
+		Tenant: snap.Tenant, User: system, Operation: sandbox.AuditRetention, Target: snap.ID, Sandbox: snap.SandboxID, Detail: "retention",
 	})
 }
 

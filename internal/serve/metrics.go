@@ -107,7 +107,7 @@ func (l *lives) created(pooled bool, err error, took time.Duration) {
 	l.creates.WithLabelValues(start, outcome(err)).Observe(took.Seconds())
 }
 
-func (l *lives) moved(what string, err error, took time.Duration) {
+func (l *lives) transition(what string, err error, took time.Duration) {
 	if errors.Is(err, sandbox.ErrOverQuota) {
 		l.quota.Inc()
 	}

@@ -256,13 +256,13 @@ func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace
 		AccessToken: func(id string) string { return guest.AccessToken(j.seed, id) },
 		OpenSecret:  j.secrets.Open,
 		Authority:   func(id string) (string, string, error) { return authority.New(j.seed, id) },
-		Created:     l.created, Moved: l.moved, Survived: l.survived, Event: j.hooks.Tell,
+		Created:     l.created, OnTransition: l.transition, Survived: l.survived, Event: j.hooks.Queue,
 		Imported: j.templates,
-		LetGo:    func(ctx context.Context, snap sandbox.Snapshot) { auditLetGo(ctx, j.store, j.log, snap) },
+		OnPruned: func(ctx context.Context, snap sandbox.Snapshot) { auditPruned(ctx, j.store, j.log, snap) },
 		Ended: func(ctx context.Context, sb sandbox.Sandbox) {
 			l.ended(sb.Ended.Cause)
 			if c := sb.Ended.Cause; c == sandbox.CauseOOM || c == sandbox.CauseDiskFull {
-				j.hooks.Tell(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: sandbox.AuditEnded, Reason: string(c)})
+				j.hooks.Queue(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: sandbox.AuditEnded, Reason: string(c)})
 			}
 			auditEnd(ctx, j.store, j.log, sb)
 		},
@@ -291,11 +291,11 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		Boots: nodes, Reports: nodes, NodeVolumes: nodes, VolumeFiles: nodes,
 		Templates: j.templates, TemplateBuilds: j.templates, TemplateQuota: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
 		Keys: apiKeys, Secrets: j.secrets, Store: j.store, CheckWrite: j.store.CheckWrite,
-		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Tell, Log: j.log}),
+		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Queue, Log: j.log}),
 		Users:       users.New(users.Config{Store: j.store, Audit: j.store, Revoked: apiKeys.Distrust, Log: j.log}),
 		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits, TrustedProxies: j.cfg.TrustedProxies,
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
-		Event:     j.hooks.Tell,
+		Event:     j.hooks.Queue,
 		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, InexactImages: j.cfg.InexactImages, E2BSecure: j.cfg.E2BSecure,
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
 		Spool:        j.layout.Server(),

@@ -178,12 +178,12 @@ func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, c
 		"lost_seconds", after.Restored.Lost.Seconds(), "times", after.Restored.Times)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	m.letGo(ctx, before)
+	m.stopPaused(ctx, before)
 }
 
-// letGo stops the Boot of a Sandbox that is now recorded as paused. The record no longer
+// stopPaused stops the Boot of a Sandbox that is now recorded as paused. The record no longer
 // names the Boot, so that reconciling stops it if this fails.
-func (m *Manager) letGo(ctx context.Context, before sandbox.Sandbox) {
+func (m *Manager) stopPaused(ctx context.Context, before sandbox.Sandbox) {
 	if err := m.nodes.Stop(ctx, before.Boot.Node, before.Boot.ID, 0); err != nil {
 		m.log.WarnContext(ctx, "stopping the boot of a paused sandbox failed; will retry", telemetry.KeySandbox, before.ID, telemetry.KeyBoot, before.Boot.ID, telemetry.KeyError, err)
 		m.mendSoon()

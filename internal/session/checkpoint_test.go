@@ -276,7 +276,7 @@ func TestCheckpointsThatFail(t *testing.T) {
 		var mu sync.Mutex
 		var counted []string
 		w.m = session.New(w.store, w.nodes, placed{local}, images{}, session.Config{
-			Moved: func(what string, err error, _ time.Duration) {
+			OnTransition: func(what string, err error, _ time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()
 				counted = append(counted, fmt.Sprintf("%s %s", what, sandbox.CodeOf(err)))

@@ -10,10 +10,10 @@ import (
 // queue.
 const leavePatience = 10 * time.Second
 
-// outlast returns a detached context, bounded by limit, for work on a Sandbox that the
+// detached returns a detached context, bounded by limit, for work on a Sandbox that the
 // caller has locked. After the client disconnects, it lasts for leavePatience, and longer
 // while others wait for the Sandbox.
-func (m *Manager) outlast(client context.Context, id string, limit time.Duration) (context.Context, context.CancelFunc) {
+func (m *Manager) detached(client context.Context, id string, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(client), limit)
 	left := make(chan struct{})
 	stop := context.AfterFunc(client, func() {

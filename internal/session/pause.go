@@ -64,7 +64,7 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
-		m.letGo(ctx, sb)
+		m.stopPaused(ctx, sb)
 	})
 	return paused, nil
 }

@@ -140,7 +140,7 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 		b, ok := there[refOf(sb)]
 		work.do(func() error { return m.reconcileRecord(ctx, sb, ok, gone) })
 		if ok && sb.State == sandbox.Running && b.Revision != sb.Revision {
-			work.do(func() error { return m.tellAgain(ctx, sb.ID) })
+			work.do(func() error { return m.resendRecord(ctx, sb.ID) })
 		}
 	}
 	for _, b := range boots {

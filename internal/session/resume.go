@@ -41,7 +41,7 @@ func (m *Manager) resume(ctx context.Context, id string, reboot bool) (sandbox.S
 		return sb, nil
 	}
 	began := time.Now()
-	ctx, cancel := m.outlast(ctx, id, resumeLimit)
+	ctx, cancel := m.detached(ctx, id, resumeLimit)
 	defer cancel()
 	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
 	if sb.State == sandbox.Paused && err != nil {
@@ -105,7 +105,7 @@ func (m *Manager) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrNam
 		if sb, err = m.pauseHeld(ctx, before, false); err != nil {
 			return sandbox.Sandbox{}, err
 		}
-		m.letGo(ctx, before)
+		m.stopPaused(ctx, before)
 	}
 	defer m.sweepSoon()
 	return m.resumeHeld(ctx, sb, snap, sb.Timeline+1)

@@ -78,7 +78,7 @@ func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
 	}
 	return m.unkeep(ctx, quota.Retention.Beyond(all, now()), func(snap sandbox.Snapshot) {
 		m.log.InfoContext(ctx, "deleting a snapshot beyond its tenant's quota", telemetry.KeySnapshot, snap.ID, telemetry.KeyTenant, tenant)
-		m.cfg.LetGo(ctx, snap)
+		m.cfg.OnPruned(ctx, snap)
 	})
 }
 

@@ -160,7 +160,7 @@ func (m *Manager) retell(ctx context.Context, id string) error {
 	if err != nil || sb.State != sandbox.Running {
 		return err
 	}
-	if err := m.tell(ctx, sb); err != nil {
+	if err := m.sendRecord(ctx, sb); err != nil {
 		m.log.WarnContext(ctx, "telling a sandbox of a changed secret failed; will retry", telemetry.KeySandbox, id, telemetry.KeyError, err)
 		m.mendSoon()
 	}

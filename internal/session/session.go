@@ -70,18 +70,18 @@ type Config struct {
 	Created func(pooled bool, err error, took time.Duration)
 	// Ended is called for every Sandbox that ended. It may be nil.
 	Ended func(ctx context.Context, sb sandbox.Sandbox)
-	// LetGo is called for every Snapshot that its Tenant's Retention deletes. It may be
+	// OnPruned is called for every Snapshot that its Tenant's Retention deletes. It may be
 	// nil.
-	LetGo func(ctx context.Context, snap sandbox.Snapshot)
+	OnPruned func(ctx context.Context, snap sandbox.Snapshot)
 	// Imported manages the images that come with Snapshots; nil: they are neither listed
 	// nor bounded.
 	Imported Imported
 	// Survived is called with the cause when a Sandbox lost its Boot and returned to a
 	// checkpoint. It may be nil.
 	Survived func(cause sandbox.Cause)
-	// Moved is called after every pause, resume, snapshot, fork, checkpoint and volume
+	// OnTransition is called after every pause, resume, snapshot, fork, checkpoint and volume
 	// create, with the result. It may be nil.
-	Moved func(what string, err error, took time.Duration)
+	OnTransition func(what string, err error, took time.Duration)
 	// Event is called for every sandbox.Event that the Manager reports. It may be nil.
 	Event func(e sandbox.Event)
 	// Log may be nil.
@@ -184,8 +184,8 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 	if cfg.Ended == nil {
 		cfg.Ended = func(context.Context, sandbox.Sandbox) {}
 	}
-	if cfg.LetGo == nil {
-		cfg.LetGo = func(context.Context, sandbox.Snapshot) {}
+	if cfg.OnPruned == nil {
+		cfg.OnPruned = func(context.Context, sandbox.Snapshot) {}
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(sandbox.Event) {}
@@ -193,8 +193,8 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 	if cfg.Survived == nil {
 		cfg.Survived = func(sandbox.Cause) {}
 	}
-	if cfg.Moved == nil {
-		cfg.Moved = func(string, error, time.Duration) {}
+	if cfg.OnTransition == nil {
+		cfg.OnTransition = func(string, error, time.Duration) {}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -257,7 +257,7 @@ func (m *Manager) awaitStops() {
 
 // observe reports the result and duration of an operation that began at began.
 func (m *Manager) observe(what string, err error, began time.Time) {
-	m.cfg.Moved(what, err, time.Since(began))
+	m.cfg.OnTransition(what, err, time.Since(began))
 }
 
 func now() time.Time { return time.Now().UTC() }

@@ -30,7 +30,7 @@ func (m *Manager) Update(ctx context.Context, tenant sandbox.TenantID, idOrName 
 		// Finish the change even if the client disconnects.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
-		if err := m.tell(ctx, after); err != nil {
+		if err := m.sendRecord(ctx, after); err != nil {
 			m.takeBack(ctx, before, after)
 			return sandbox.Sandbox{}, err
 		}
@@ -109,8 +109,8 @@ func (m *Manager) nameFree(ctx context.Context, before, after sandbox.Sandbox) e
 	return err
 }
 
-// tell sends the record of sb to its Boot.
-func (m *Manager) tell(ctx context.Context, sb sandbox.Sandbox) error {
+// sendRecord sends the record of sb to its Boot.
+func (m *Manager) sendRecord(ctx context.Context, sb sandbox.Sandbox) error {
 	b, err := m.binding(ctx, sb)
 	if err != nil {
 		return err
@@ -147,13 +147,13 @@ func (m *Manager) takeBack(ctx context.Context, before, after sandbox.Sandbox) {
 	}
 }
 
-// againLimit bounds one tellAgain. A Guest may never answer, and other Sandboxes are
+// againLimit bounds one resendRecord. A Guest may never answer, and other Sandboxes are
 // waiting.
 const againLimit = 2 * time.Second
 
-// tellAgain sends the current record to a Boot with an old Revision or a reverted record.
+// resendRecord sends the current record to a Boot with an old Revision or a reverted record.
 // A Boot's refusal does not fail reconciling: the next pass retries.
-func (m *Manager) tellAgain(ctx context.Context, id string) error {
+func (m *Manager) resendRecord(ctx context.Context, id string) error {
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (m *Manager) tellAgain(ctx context.Context, id string) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, againLimit)
 	defer cancel()
-	err = m.tell(limited, sb)
+	err = m.sendRecord(limited, sb)
 	m.log.Info("reconcile applied a sandbox's record to its boot", telemetry.KeySandbox, id, telemetry.KeyBoot, sb.Boot.ID, telemetry.KeyError, err)
 	return ctx.Err()
 }

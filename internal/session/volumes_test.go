@@ -307,7 +307,7 @@ func TestVolumesAreTold(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var told []string
 		m := session.New(w.store, w.nodes, placed{local}, images{}, session.Config{
-			Moved: func(what string, err error, _ time.Duration) {
+			OnTransition: func(what string, err error, _ time.Duration) {
 				told = append(told, what+" "+string(sandbox.CodeOf(err)))
 			},
 		})

@@ -94,10 +94,10 @@ type confinedRun struct {
 type RunError struct {
 	Program string
 	Err     error
-	Said    string // the last lines of its output
+	Output  string // the last lines of its output
 }
 
-func (e *RunError) Error() string { return fmt.Sprintf("run %s: %v: %s", e.Program, e.Err, e.Said) }
+func (e *RunError) Error() string { return fmt.Sprintf("run %s: %v: %s", e.Program, e.Err, e.Output) }
 
 // Unwrap returns the underlying error.
 func (e *RunError) Unwrap() error { return e.Err }

@@ -97,7 +97,7 @@ func importRefused(t *testing.T, s *suite) {
 
 // shareSaved: a state has one group, and sharing does not change it.
 func shareSaved(t *testing.T, s *suite) {
-	sharer, ok := s.engine.(sandbox.Sharer)
+	sharer, ok := s.engine.(sandbox.Deduplicator)
 	if !ok {
 		t.Fatal("the engine saves, and is no Sharer")
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	_ sandbox.Porter = (*Engine)(nil)
-	_ sandbox.Sharer = (*Engine)(nil)
+	_ sandbox.Porter       = (*Engine)(nil)
+	_ sandbox.Deduplicator = (*Engine)(nil)
 )
 
 // exported is the export format of a saved state.

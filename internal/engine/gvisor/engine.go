@@ -433,7 +433,7 @@ func (e *Engine) bootEvent(ev sandbox.BootEvent) {
 		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 		defer cancel()
 		e.freeLink(ctx, ev.ID, b)
-		e.letGo(b)
+		e.releaseHosts(b)
 		e.publish(ev)
 	}()
 }
@@ -459,11 +459,11 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 			return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", spec.From)
 		}
 	}
-	h, unlend, err := e.hostFor(ctx, spec.From)
+	h, revoke, err := e.hostFor(ctx, spec.From)
 	if err != nil {
 		return err
 	}
-	defer unlend()
+	defer revoke()
 	b, guestEnd, err := e.reserve(id, spec, h)
 	if err != nil {
 		e.release(h)
@@ -475,7 +475,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 		defer cancel()
 		if stopErr := e.discard(undo, id, b); stopErr != nil {
 			e.cfg.Log.Warn("cleaning up a failed start failed; will retry", telemetry.KeyBoot, id, telemetry.KeyError, stopErr)
-			e.insist("the boot "+id, func(ctx context.Context) error { return e.discard(ctx, id, b) })
+			e.retryUntilDone("the boot "+id, func(ctx context.Context) error { return e.discard(ctx, id, b) })
 		}
 		return err
 	}
@@ -656,12 +656,12 @@ func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
 		delete(e.boots, id)
 	}
 	e.mu.Unlock()
-	e.letGo(b)
+	e.releaseHosts(b)
 	return nil
 }
 
-// letGo releases the sentry hosts of a removed Boot.
-func (e *Engine) letGo(b *boot) {
+// releaseHosts releases the sentry hosts of a removed Boot.
+func (e *Engine) releaseHosts(b *boot) {
 	e.release(b.shard.host)
 	e.release(b.host)
 }

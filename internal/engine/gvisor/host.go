@@ -36,10 +36,10 @@ type host struct {
 	socket string
 
 	// For earlier builds only:
-	users   int                // guarded by Engine.mu: Boots in it, links in its shards, states lent to it, and calls
+	users   int                // guarded by Engine.mu: Boots in it, links in its shards, states shared with it, and calls
 	stop    context.CancelFunc // ends its keepConnected
-	lending sync.Mutex         // held while states are lent to it and taken back
-	lent    map[string]int     // guarded by lending: starts under way, by state
+	sharing sync.Mutex         // held while states are shared with it and revoked
+	shared  map[string]int     // guarded by sharing: starts in progress, by state
 
 	connecting chan struct{} // holds one while a caller connects
 
@@ -51,7 +51,7 @@ type host struct {
 }
 
 func (e *Engine) newHost(build, socket string) *host {
-	return &host{engine: e, build: build, socket: socket, connecting: make(chan struct{}, 1), lent: map[string]int{}, stop: func() {}}
+	return &host{engine: e, build: build, socket: socket, connecting: make(chan struct{}, 1), shared: map[string]int{}, stop: func() {}}
 }
 
 // connected returns the connection to the sentry host, and dials anew after it was lost.
@@ -227,9 +227,9 @@ func (h *host) keepConnected(ctx context.Context) {
 	}
 }
 
-// insist retries undo in the background until it succeeds or the engine is closed. The
+// retryUntilDone retries undo in the background until it succeeds or the engine is closed. The
 // next engine finds what remains then.
-func (e *Engine) insist(what string, undo func(context.Context) error) {
+func (e *Engine) retryUntilDone(what string, undo func(context.Context) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -371,9 +371,9 @@ func (e *Engine) release(h *host) {
 }
 
 // hostFor returns and holds the sentry host that starts from a saved state; ours when
-// from is empty. The caller calls unlend after the start, and releases the host after the
+// from is empty. The caller calls revoke after the start, and releases the host after the
 // Boot.
-func (e *Engine) hostFor(ctx context.Context, from string) (h *host, unlend func(), err error) {
+func (e *Engine) hostFor(ctx context.Context, from string) (h *host, revoke func(), err error) {
 	nothing := func() {}
 	if from == "" {
 		return e.own, nothing, nil
@@ -392,40 +392,40 @@ func (e *Engine) hostFor(ctx context.Context, from string) (h *host, unlend func
 	if h, err = e.hold(home.Build); err != nil {
 		return nil, nil, err
 	}
-	if unlend, err = h.lend(ctx, own, from); err != nil {
+	if revoke, err = h.share(ctx, own, from); err != nil {
 		e.release(h)
 		return nil, nil, err
 	}
-	return h, unlend, nil
+	return h, revoke, nil
 }
 
-// lend has our sentry host put a state where the earlier build's finds it, until the last
-// start from it is over. The caller holds h; lend holds it until the state is revoked.
-func (h *host) lend(ctx context.Context, own *sentryhost.Client, name string) (unlend func(), err error) {
+// share has our sentry host put a state where the earlier build's finds it, until the last
+// start from it is over. The caller holds h; share holds it until the state is revoked.
+func (h *host) share(ctx context.Context, own *sentryhost.Client, name string) (revoke func(), err error) {
 	if _, err := h.connected(ctx); err != nil {
 		return nil, err
 	}
 	h.engine.holdToo(h)
-	h.lending.Lock()
-	h.lent[name]++
+	h.sharing.Lock()
+	h.shared[name]++
 	err = own.Lend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
-	h.lending.Unlock()
-	unlend = func() { h.unlend(ctx, name) }
-	if err != nil { // the state may be lent, or be lent yet
-		unlend()
+	h.sharing.Unlock()
+	revoke = func() { h.revoke(ctx, name) }
+	if err != nil { // the state may be shared, or be shared yet
+		revoke()
 		return nil, err
 	}
-	return unlend, nil
+	return revoke, nil
 }
 
-// unlend revokes the state when no other start needs it, with retries until done, and
+// revoke revokes the state when no other start needs it, with retries until done, and
 // then releases the host.
-func (h *host) unlend(ctx context.Context, name string) {
-	h.lending.Lock()
-	if h.lent[name]--; h.lent[name] == 0 {
-		delete(h.lent, name)
+func (h *host) revoke(ctx context.Context, name string) {
+	h.sharing.Lock()
+	if h.shared[name]--; h.shared[name] == 0 {
+		delete(h.shared, name)
 	}
-	h.lending.Unlock()
+	h.sharing.Unlock()
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	err := h.takeBack(undo, name)
@@ -433,8 +433,8 @@ func (h *host) unlend(ctx context.Context, name string) {
 		h.engine.release(h)
 		return
 	}
-	h.engine.cfg.Log.Warn("revoking a lent state failed; will retry", telemetry.KeyBuild, h.build, telemetry.KeySnapshot, name, telemetry.KeyError, err)
-	h.engine.insist("the saved state "+name+" that was lent", func(ctx context.Context) error {
+	h.engine.cfg.Log.Warn("revoking a shared state failed; will retry", telemetry.KeyBuild, h.build, telemetry.KeySnapshot, name, telemetry.KeyError, err)
+	h.engine.retryUntilDone("the shared saved state "+name, func(ctx context.Context) error {
 		err := h.takeBack(ctx, name)
 		if err == nil {
 			h.engine.release(h)
@@ -445,9 +445,9 @@ func (h *host) unlend(ctx context.Context, name string) {
 
 // takeBack revokes a state unless a start needs it; that start revokes it at its end.
 func (h *host) takeBack(ctx context.Context, name string) error {
-	h.lending.Lock()
-	defer h.lending.Unlock()
-	if h.lent[name] > 0 {
+	h.sharing.Lock()
+	defer h.sharing.Unlock()
+	if h.shared[name] > 0 {
 		return nil
 	}
 	own, err := h.engine.own.connected(ctx)

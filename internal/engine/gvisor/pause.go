@@ -68,7 +68,7 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbo
 	}
 	saved, err := host.Save(ctx, sentryhost.SaveRequest{ID: id, Name: name, Memory: memory})
 	if err == nil && b.host != e.own {
-		saved, err = e.collect(ctx, b.host, name)
+		saved, err = e.importSaved(ctx, b.host, name)
 	}
 	if ctx.Err() != nil && err != nil {
 		e.forget(ctx, name)
@@ -76,8 +76,8 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbo
 	return saved, err
 }
 
-// collect has our sentry host take a state that an earlier build's saved.
-func (e *Engine) collect(ctx context.Context, h *host, name string) (sandbox.Saved, error) {
+// importSaved has our sentry host take a state that an earlier build's saved.
+func (e *Engine) importSaved(ctx context.Context, h *host, name string) (sandbox.Saved, error) {
 	own, err := e.own.connected(ctx)
 	if err != nil {
 		return sandbox.Saved{}, err

@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	_ sandbox.Porter = (*Engine)(nil)
-	_ sandbox.Sharer = (*Engine)(nil)
+	_ sandbox.Porter       = (*Engine)(nil)
+	_ sandbox.Deduplicator = (*Engine)(nil)
 )
 
 const (

@@ -57,9 +57,9 @@ func micro(n float64) float64 { return math.Round(n*1e6) / 1e6 }
 // allTenants asks for the usage of every Tenant.
 const allTenants = "*"
 
-// whoseUsage is the Tenant whose usage is returned: the caller's own, or for an
+// usageTenant is the Tenant whose usage is returned: the caller's own, or for an
 // operator any or, as "", all.
-func whoseUsage(who sandbox.Identity, asked string) (sandbox.TenantID, error) {
+func usageTenant(who sandbox.Identity, asked string) (sandbox.TenantID, error) {
 	switch {
 	case asked == "" || asked == string(who.Tenant):
 		return who.Tenant, nil
@@ -82,7 +82,7 @@ func usageQuery(r *http.Request, now time.Time, who sandbox.Identity) (sandbox.U
 		From: sandbox.DayOf(time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)), To: sandbox.DayOf(now) + 1,
 		Sandbox: values.Get("sandbox_id"), Cursor: values.Get("cursor"), Limit: maxUsageList,
 	}
-	if q.Tenant, err = whoseUsage(who, values.Get("tenant")); err != nil {
+	if q.Tenant, err = usageTenant(who, values.Get("tenant")); err != nil {
 		return q, err
 	}
 	switch {

@@ -29,7 +29,7 @@ type sieve struct {
 // the services that require it.
 func (d *Door) sieveOf(rt route) sieve {
 	own, access := d.Tokens.Of(rt.sandbox.ID), d.AccessToken(rt.sandbox.ID)
-	s := sieve{ours: d.Ours, tokens: []string{strings.ToLower(own)}}
+	s := sieve{ours: d.OwnToken, tokens: []string{strings.ToLower(own)}}
 	if p := rt.target.Port; p == sandbox.EnvdPort || p == sandbox.InterpreterPort {
 		s.access = access
 	} else {

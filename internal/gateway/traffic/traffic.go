@@ -55,10 +55,10 @@ type Config struct {
 	AccessToken func(id string) string
 	// Tokens checks tokens for private ports.
 	Tokens *signing.Ports
-	// Ours reports whether a JWT may be valid for this installation, now or later:
+	// OwnToken reports whether a JWT may be valid for this installation, now or later:
 	// nothing inside a Sandbox may see it.
-	Ours func(token string) bool
-	Log  *slog.Logger
+	OwnToken func(token string) bool
+	Log      *slog.Logger
 }
 
 // Door proxies requests to the ports of Sandboxes. Use New. Its methods are safe for

@@ -87,7 +87,7 @@ func newWorld(t *testing.T) *world {
 		},
 		AccessToken: func(id string) string { return "token of " + id },
 		Tokens:      signing.NewPorts(func(id string) string { return "traffic token of " + id }, nil),
-		Ours:        func(token string) bool { return token == ourJWT },
+		OwnToken:    func(token string) bool { return token == ourJWT },
 		Log:         slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(door.Close)

@@ -23,9 +23,9 @@ const (
 	trustTime = time.Second
 	// maxTrusted bounds the cache.
 	maxTrusted = 10_000
-	// tellEvery is how often the last uses are recorded.
-	tellEvery = 30 * time.Second
-	tellLimit = 10 * time.Second
+	// flushEvery is how often the last uses are recorded.
+	flushEvery = 30 * time.Second
+	flushLimit = 10 * time.Second
 	// MaxLife is the longest life of a Key that expires.
 	MaxLife = 10 * 365 * 24 * time.Hour
 )
@@ -258,20 +258,20 @@ func (s *Service) Distrust() {
 
 // Run records when Keys were last used, every half minute and when ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(tellEvery)
+	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.tell(ctx)
+			s.flush(ctx)
 		case <-ctx.Done():
-			s.tell(context.WithoutCancel(ctx))
+			s.flush(context.WithoutCancel(ctx))
 			return ctx.Err()
 		}
 	}
 }
 
-func (s *Service) tell(ctx context.Context) {
+func (s *Service) flush(ctx context.Context) {
 	s.mu.Lock()
 	used := s.used
 	s.used = map[sandbox.KeyHash]time.Time{}
@@ -279,7 +279,7 @@ func (s *Service) tell(ctx context.Context) {
 	if len(used) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellLimit)
+	ctx, cancel := context.WithTimeout(ctx, flushLimit)
 	defer cancel()
 	if err := s.store.UsedKeys(ctx, used); err != nil {
 		s.log.Warn("recording when keys were last used failed", telemetry.KeyError, err)

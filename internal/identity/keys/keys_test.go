@@ -307,14 +307,14 @@ func TestUsesAreRecorded(t *testing.T) {
 		store.mu.Lock()
 		store.fail = errors.New("away")
 		store.mu.Unlock()
-		time.Sleep(tellEvery + time.Second)
+		time.Sleep(flushEvery + time.Second)
 		if !used().IsZero() {
 			t.Error("it was recorded although the store was away")
 		}
 		store.mu.Lock()
 		store.fail = nil
 		store.mu.Unlock()
-		time.Sleep(tellEvery)
+		time.Sleep(flushEvery)
 		if !used().Equal(first) {
 			t.Errorf("used at %v, recorded %v", first, used())
 		}

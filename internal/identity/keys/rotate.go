@@ -24,7 +24,7 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 	if overlap < 0 || overlap > sandbox.MaxKeyOverlap {
 		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Invalid, "overlap_seconds must be between 0, for no overlap, and %d", int64(sandbox.MaxKeyOverlap.Seconds()))
 	}
-	s.tell(ctx) // the result depends on whether the last secret was used
+	s.flush(ctx) // the result depends on whether the last secret was used
 	all, err := s.store.Keys(ctx, who.Tenant)
 	if err != nil {
 		return sandbox.Key{}, "", err

@@ -82,7 +82,7 @@ func rotateSaysWhichSecretIsUsed(t *testing.T, store sandbox.Store) {
 	made, first := make1(t, s, developer, Request{})
 	rotate(t, s, made.ID, time.Hour)
 	valid(t, s, first)
-	s.tell(t.Context())
+	s.flush(t.Context())
 	all, err := store.Keys(t.Context(), "t")
 	if err != nil || !all[0].UsedAt.IsZero() || all[0].Previous.UsedAt.IsZero() || !all[0].LastUsed().Equal(all[0].Previous.UsedAt) {
 		t.Errorf("%+v, %v", all, err)

@@ -96,9 +96,9 @@ func (s *Issuers) Logins() (all []Issuer) {
 // Claims reports whether a token names one of the issuers. Nothing is verified.
 func (s *Issuers) Claims(token string) bool { return s != nil && s.of(token) != nil }
 
-// Ours reports whether a token names one of the issuers and us as audience. Nothing is
+// MayBeValid reports whether a token names one of the issuers and us as audience. Nothing is
 // verified: it is for keeping tokens that may be valid from others.
-func (s *Issuers) Ours(token string) bool {
+func (s *Issuers) MayBeValid(token string) bool {
 	if !s.Claims(token) {
 		return false
 	}

@@ -36,7 +36,7 @@ type Config struct {
 type Service struct {
 	cfg Config
 
-	noting sync.Mutex // serializes flush
+	flushing sync.Mutex // serializes flush
 
 	mu        sync.Mutex
 	loaded    bool
@@ -127,8 +127,8 @@ func parentOf(id sandbox.TenantID) sandbox.TenantID {
 
 // flush writes the queued records.
 func (s *Service) flush(ctx context.Context) error {
-	s.noting.Lock()
-	defer s.noting.Unlock()
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	s.mu.Lock()
 	all := make([]sandbox.Tenant, 0, len(s.unnoted))
 	for _, t := range s.unnoted {
@@ -271,13 +271,13 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, id sandbox.T
 		return after, err
 	}
 	if before.State() != after.State() {
-		err = s.tell(ctx, who, after)
+		err = s.report(ctx, who, after)
 	}
 	return after, err
 }
 
-// tell audits and reports that a Tenant was suspended or resumed.
-func (s *Service) tell(ctx context.Context, who sandbox.Identity, t sandbox.Tenant) error {
+// report audits and reports that a Tenant was suspended or resumed.
+func (s *Service) report(ctx context.Context, who sandbox.Identity, t sandbox.Tenant) error {
 	kind, operation := sandbox.EventTenantResumed, sandbox.AuditTenantResumed
 	if t.Suspended != nil {
 		kind, operation = sandbox.EventTenantSuspended, sandbox.AuditTenantSuspended

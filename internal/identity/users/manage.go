@@ -43,7 +43,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 		return sandbox.User{}, err
 	}
 	if there.State == sandbox.UserRemoved { // else the Store returns Conflict
-		u.Said, u.Version = there.Said, there.Version
+		u.TokenRole, u.Version = there.TokenRole, there.Version
 	}
 	u = u.Decided(there, who.Role)
 	if err := errors.Join(mayGive(who, u), mayRelease(who, there, u)); err != nil {

@@ -47,7 +47,7 @@ type Config struct {
 type Service struct {
 	cfg Config
 
-	noting sync.Mutex // serializes flush
+	flushing sync.Mutex // serializes flush
 
 	mu      sync.Mutex
 	known   map[userID]record
@@ -73,7 +73,7 @@ type record struct {
 // A visitor identifies an in-flight request: its User, and the Role it was admitted with.
 type visitor struct {
 	userID
-	said   sandbox.Role       // from their credential
+	role   sandbox.Role       // from their credential
 	source sandbox.UserSource // from their token; empty: a Key
 	as     sandbox.Role
 }
@@ -111,21 +111,21 @@ func (s *Service) Enter(ctx context.Context, who sandbox.Identity) (_ sandbox.Id
 		if err != nil {
 			return who, nil, nil, err
 		}
-		if ctx, left, ok := s.let(ctx, epoch, u, who, as.Role); ok {
+		if ctx, left, ok := s.admit(ctx, epoch, u, who, as.Role); ok {
 			return as, ctx, left, nil
 		}
 	}
 }
 
-// let admits who, unless the cache was cleared since epoch.
-func (s *Service) let(ctx context.Context, epoch uint64, u sandbox.User, who sandbox.Identity, as sandbox.Role) (_ context.Context, leave func(), ok bool) {
+// admit admits who, unless the cache was cleared since epoch.
+func (s *Service) admit(ctx context.Context, epoch uint64, u sandbox.User, who sandbox.Identity, as sandbox.Role) (_ context.Context, leave func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if epoch != s.epoch {
 		return nil, nil, false
 	}
 	s.note(u, who)
-	v := visitor{userID: userID{who.Tenant, who.Person}, said: who.Role, as: as}
+	v := visitor{userID: userID{who.Tenant, who.Person}, role: who.Role, as: as}
 	if who.Profile != nil {
 		v.source = who.Profile.Source
 	}
@@ -189,8 +189,8 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 		return
 	}
 	at := identity.Now()
-	told := u.Told(who.Role)
-	same := told == u && u.Said == who.Role && (p.Name == "" || p.Name == u.Name) && (p.Email == "" || p.Email == u.Email)
+	told := u.WithTokenRole(who.Role)
+	same := told == u && u.TokenRole == who.Role && (p.Name == "" || p.Name == u.Name) && (p.Email == "" || p.Email == u.Email)
 	if u.ID != "" && same && at.Sub(u.SeenAt) < seenEvery {
 		return
 	}
@@ -200,7 +200,7 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 	}
 	u = told
 	u.Name, u.Email = cmp.Or(p.Name, u.Name), cmp.Or(p.Email, u.Email)
-	u.Said, u.SeenAt = who.Role, at
+	u.TokenRole, u.SeenAt = who.Role, at
 	id := userID{u.Tenant, u.ID}
 	s.unnoted[id] = u
 	if lapsed {
@@ -213,8 +213,8 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 
 // flush writes the queued records.
 func (s *Service) flush(ctx context.Context) error {
-	s.noting.Lock()
-	defer s.noting.Unlock()
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	s.mu.Lock()
 	// Lapsed decisions come first: a later token of the User may carry a lower Role.
 	all := slices.AppendSeq(slices.Collect(maps.Values(s.lapsed)), maps.Values(s.unnoted))
@@ -227,7 +227,7 @@ func (s *Service) flush(ctx context.Context) error {
 	}
 	err := s.cfg.Store.NoteUsers(ctx, all)
 	if err == nil {
-		return s.tellLapsed(ctx, lapsed)
+		return s.auditLapsed(ctx, lapsed)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,9 +243,9 @@ func (s *Service) flush(ctx context.Context) error {
 	return err
 }
 
-// tellLapsed audits decisions about Users that their tokens undid: the token's Role is
+// auditLapsed audits decisions about Users that their tokens undid: the token's Role is
 // above the decision maker's.
-func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User) error {
+func (s *Service) auditLapsed(ctx context.Context, lapsed map[userID]sandbox.User) error {
 	var errs []error
 	for _, u := range lapsed {
 		s.cfg.Log.Warn("dropped an admin's decision about a user: the user's token has a higher role than that admin", telemetry.KeyTenant, u.Tenant, telemetry.KeyUser, u.ID)
@@ -253,7 +253,7 @@ func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User
 			continue
 		}
 		_, err := s.cfg.Audit.AppendAudit(ctx, sandbox.AuditEntry{
-			At: identity.Now(), Tenant: u.Tenant, User: sandbox.AuditText(u.ID), Role: u.Said, Operation: opChange, Target: sandbox.AuditText(u.ID),
+			At: identity.Now(), Tenant: u.Tenant, User: sandbox.AuditText(u.ID), Role: u.TokenRole, Operation: opChange, Target: sandbox.AuditText(u.ID),
 		})
 		errs = append(errs, err)
 	}
@@ -294,7 +294,7 @@ func (s *Service) see(ctx context.Context, inside []visitor) error {
 			s.mu.Unlock()
 			return err
 		}
-		who := sandbox.Identity{Role: v.said}
+		who := sandbox.Identity{Role: v.role}
 		if v.source != "" {
 			who.Profile = &sandbox.Profile{Source: v.source}
 		}

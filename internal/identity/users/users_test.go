@@ -117,14 +117,14 @@ func TestFirstTokenMakesTheRecord(t *testing.T) {
 		t.Errorf("the store was asked %d times", store.asked)
 	}
 	u, err := s.Get(t.Context(), "acme", bob.Person)
-	if err != nil || u.Name != "Bob" || u.Email != "bob@example.com" || u.Said != sandbox.RoleDeveloper || u.Given != "" ||
+	if err != nil || u.Name != "Bob" || u.Email != "bob@example.com" || u.TokenRole != sandbox.RoleDeveloper || u.Given != "" ||
 		u.Source != sandbox.UserByIssuer || u.Issuer != "corp" || u.State != sandbox.UserActive || time.Since(u.SeenAt) > time.Hour {
 		t.Errorf("the record: %+v, %v", u, err)
 	}
 	// What the next token says else is known at once, and nothing is lost that it does not say.
 	bob.Role, bob.Profile = sandbox.RoleAdmin, sandbox.ProfileOf(sandbox.UserByIssuer, "corp", "Robert", "")
 	enter(t, s, bob)
-	if u, err := s.Get(t.Context(), "acme", bob.Person); err != nil || u.Name != "Robert" || u.Email != "bob@example.com" || u.Said != sandbox.RoleAdmin {
+	if u, err := s.Get(t.Context(), "acme", bob.Person); err != nil || u.Name != "Robert" || u.Email != "bob@example.com" || u.TokenRole != sandbox.RoleAdmin {
 		t.Errorf("after another token: %+v, %v", u, err)
 	}
 	// Keys and what is nobody's leave no record.
@@ -468,7 +468,7 @@ func TestLapsedThenLess(t *testing.T) {
 	change(t, s, admin, bob.Person, suspend())
 	enter(t, s, as(bob.Person, sandbox.RoleOwner))
 	enter(t, s, bob)
-	if u, err := s.Get(t.Context(), "acme", bob.Person); err != nil || u.State != sandbox.UserActive || u.Said != sandbox.RoleDeveloper {
+	if u, err := s.Get(t.Context(), "acme", bob.Person); err != nil || u.State != sandbox.UserActive || u.TokenRole != sandbox.RoleDeveloper {
 		t.Errorf("the record: %+v, %v", u, err)
 	}
 	enter(t, users.New(users.Config{Store: store}), keyOf(bob))

@@ -118,7 +118,7 @@ type Saver interface {
 	sandbox.Engine
 	sandbox.Pauser
 	sandbox.Porter
-	sandbox.Sharer
+	sandbox.Deduplicator
 }
 
 // Engine returns an Engine whose changes of Boots and saved states are steps.

@@ -157,7 +157,7 @@ func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, sin
 		if len(events) == 0 {
 			continue
 		}
-		if !s.record(ctx, s.cfg.Store.TellEvents(ctx, events, 0)) {
+		if !s.record(ctx, s.cfg.Store.QueueEvents(ctx, events, 0)) {
 			continue
 		}
 		for _, e := range events {

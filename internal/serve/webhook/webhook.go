@@ -114,8 +114,8 @@ func New(c Config) *Sender {
 	return s
 }
 
-// Tell queues e for the receivers. It never waits: e is in the Store a moment later.
-func (s *Sender) Tell(e sandbox.Event) {
+// Queue queues e for the receivers. It never waits: e is in the Store a moment later.
+func (s *Sender) Queue(e sandbox.Event) {
 	e.Count, e.At = max(e.Count, 1), time.Now().UTC()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *Sender) write(ctx context.Context) error {
 	if len(told) == 0 {
 		return nil
 	}
-	if err := s.cfg.Store.TellEvents(ctx, told, s.cfg.Gather); err != nil {
+	if err := s.cfg.Store.QueueEvents(ctx, told, s.cfg.Gather); err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, e := range append(told, s.take()...) {

@@ -131,7 +131,7 @@ func waiting(t *testing.T, st sandbox.WebhookStore) (n int) {
 func TestEventsAreSigned(t *testing.T) {
 	url, all := receiving(t, ok)
 	s, _ := sending(t, io.Discard, url)
-	s.Tell(sandbox.Event{Kind: sandbox.EventAuthFailed, Tenant: "acme", User: "ann", Key: "k1", Remote: "192.0.2.7", Operation: "execute", Reason: "scope"})
+	s.Queue(sandbox.Event{Kind: sandbox.EventAuthFailed, Tenant: "acme", User: "ann", Key: "k1", Remote: "192.0.2.7", Operation: "execute", Reason: "scope"})
 	g := <-all
 	if g.Type != "auth.failed" || g.Tenant != "acme" || g.User != "ann" || g.Key != "k1" || g.Remote != "192.0.2.7" || g.Operation != "execute" ||
 		g.Reason != "scope" || g.Count != 1 || g.ID == "" || g.FirstAt == "" || g.Missing != 0 {
@@ -156,7 +156,7 @@ func TestEqualEventsAreCounted(t *testing.T) {
 	s, _ := sending(t, io.Discard, url)
 	const n = 10_000
 	for i := range n {
-		s.Tell(sandbox.Event{Kind: sandbox.EventEgressDenied, Sandbox: "i" + strconv.Itoa(i%2), Count: 2})
+		s.Queue(sandbox.Event{Kind: sandbox.EventEgressDenied, Sandbox: "i" + strconv.Itoa(i%2), Count: 2})
 	}
 	counts := map[string]int64{}
 	for counts["i0"]+counts["i1"] < 2*n {
@@ -201,11 +201,11 @@ func TestBadReceivers(t *testing.T) {
 				}
 			})
 			s, _ := sending(t, io.Discard, url)
-			s.Tell(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "first"})
+			s.Queue(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "first"})
 			first := <-all
 			if tt.final {
 				outcome(t, s, failed, 1)
-				s.Tell(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "second"})
+				s.Queue(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "second"})
 				if g := <-all; g.Tenant != "second" || g.Missing != 1 {
 					t.Errorf("next comes %s", g.text)
 				}
@@ -230,7 +230,7 @@ func TestDeadReceiver(t *testing.T) {
 	st := sqlitetest.Open(t)
 	s := sender(st, &log, dead+"/secret-path", url)
 	stop := run(t, s)
-	s.Tell(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i1", Reason: "oom"})
+	s.Queue(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i1", Reason: "oom"})
 	if g := <-all; g.Sandbox != "i1" || g.Reason != "oom" {
 		t.Errorf("%s", g.text)
 	}
@@ -241,9 +241,9 @@ func TestDeadReceiver(t *testing.T) {
 	})
 	stop()
 	for i := range 2 * maxUnwritten { // nothing is written any more
-		s.Tell(sandbox.Event{Kind: sandbox.EventAuthFailed, Remote: fmt.Sprint(i)})
+		s.Queue(sandbox.Event{Kind: sandbox.EventAuthFailed, Remote: fmt.Sprint(i)})
 	}
-	s.Tell(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i2"})
+	s.Queue(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i2"})
 	if n := len(s.take()); n != maxUnwritten+1 || count(t, s, dropped) != maxUnwritten {
 		t.Errorf("%d wait to be written, %v were dropped", n, count(t, s, dropped))
 	}
@@ -262,7 +262,7 @@ func TestOldEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := run(t, s)
-	if err := st.TellEvents(t.Context(), []sandbox.Event{{Kind: sandbox.EventSandboxEnded, At: time.Now().Add(-maxAge), Sandbox: "i1"}}, 0); err != nil {
+	if err := st.QueueEvents(t.Context(), []sandbox.Event{{Kind: sandbox.EventSandboxEnded, At: time.Now().Add(-maxAge), Sandbox: "i1"}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	<-all // it is tried all the same
@@ -290,9 +290,9 @@ func TestNextProcess(t *testing.T) {
 	st := sqlitetest.Open(t)
 	first := sender(st, io.Discard, url)
 	stop := run(t, first)
-	first.Tell(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i1"})
+	first.Queue(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i1"})
 	<-came
-	first.Tell(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i2"})
+	first.Queue(sandbox.Event{Kind: sandbox.EventLimitKill, Sandbox: "i2"})
 	stop()
 	one := <-all
 
@@ -327,7 +327,7 @@ func TestReceiverComesBack(t *testing.T) {
 	run(t, s)
 	const n = 5
 	for i := range n {
-		s.Tell(sandbox.Event{Kind: sandbox.EventSandboxEnded, Sandbox: fmt.Sprint(i)})
+		s.Queue(sandbox.Event{Kind: sandbox.EventSandboxEnded, Sandbox: fmt.Sprint(i)})
 	}
 	for range 3 * n {
 		<-all
@@ -353,7 +353,7 @@ func TestStoreThatFails(t *testing.T) {
 	s := sender(st, io.Discard, url)
 	run(t, s)
 	for range 10 {
-		s.Tell(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "t"})
+		s.Queue(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "t"})
 	}
 	sum := int64(0)
 	for sum < 10 {
@@ -370,11 +370,11 @@ type failing struct {
 	fails atomic.Int64
 }
 
-func (f *failing) TellEvents(ctx context.Context, events []sandbox.Event, gather time.Duration) error {
+func (f *failing) QueueEvents(ctx context.Context, events []sandbox.Event, gather time.Duration) error {
 	if f.fails.Add(-1) >= 0 {
 		return sandbox.Errorf(sandbox.Exhausted, "the server's disk is full")
 	}
-	return f.WebhookStore.TellEvents(ctx, events, gather)
+	return f.WebhookStore.QueueEvents(ctx, events, gather)
 }
 
 // Ends of builds are told once, however often they are seen, also by the next process.

@@ -36,7 +36,7 @@ type inner interface {
 	sandbox.Engine
 	sandbox.Pauser
 	sandbox.Porter
-	sandbox.Sharer
+	sandbox.Deduplicator
 }
 
 // Config configures an Engine.

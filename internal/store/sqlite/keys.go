@@ -36,7 +36,7 @@ var (
 		"hash", "hint", "used_at", "previous_hash", "previous_hint", "previous_until", "previous_used_at", "created_by")
 )
 
-var onceTable = newTable("onces", func(o *sandbox.Once, c *columns) {
+var idempotencyTable = newTable("onces", func(o *sandbox.IdempotencyRecord, c *columns) {
 	c.add("tenant", (*string)(&o.Tenant))
 	c.add("key", &o.Key)
 	c.add("request", (*hash)(&o.Request))
@@ -49,23 +49,23 @@ var onceTable = newTable("onces", func(o *sandbox.Once, c *columns) {
 
 // The statements about a Once whose Holder still runs it.
 const (
-	thatOnce = "tenant = $tenant AND key = $key"
-	openOnce = thatOnce + " AND holder = $holder AND status = 0"
+	thatRecord = "tenant = $tenant AND key = $key"
+	openRecord = thatRecord + " AND holder = $holder AND status = 0"
 )
 
 var (
-	insertOnce = onceTable.replacing()
-	takeOnce   = onceTable.update(thatOnce, "holder")
-	finishOnce = onceTable.update(thatOnce+" AND holder = $holder", "status", "answer")
-	dropOnce   = onceTable.command("DELETE FROM onces WHERE " + openOnce)
-	letGoOnce  = onceTable.command("UPDATE onces SET holder = '' WHERE " + openOnce)
+	insertIdempotent  = idempotencyTable.replacing()
+	takeIdempotent    = idempotencyTable.update(thatRecord, "holder")
+	finishIdempotent  = idempotencyTable.update(thatRecord+" AND holder = $holder", "status", "answer")
+	dropIdempotent    = idempotencyTable.command("DELETE FROM onces WHERE " + openRecord)
+	releaseIdempotent = idempotencyTable.command("UPDATE onces SET holder = '' WHERE " + openRecord)
 )
 
 // keyStatements are the writer's prepared statements for keys and onces.
 type keyStatements struct {
-	insertKey, countKeys, deleteKey, renameKey, rotateKey, hasKey, forgetKeys *sql.Stmt
-	usedKey, usedPrevious                                                     *sql.Stmt
-	once, insertOnce, takeOnce, finishOnce, dropOnce, letGoOnce, prune        *sql.Stmt
+	insertKey, countKeys, deleteKey, renameKey, rotateKey, hasKey, forgetKeys                          *sql.Stmt
+	usedKey, usedPrevious                                                                              *sql.Stmt
+	once, insertIdempotent, takeIdempotent, finishIdempotent, dropIdempotent, releaseIdempotent, prune *sql.Stmt
 }
 
 func (s *keyStatements) all() []prepared {
@@ -79,12 +79,12 @@ func (s *keyStatements) all() []prepared {
 		{&s.rotateKey, rotateKey.text},
 		{&s.usedKey, `UPDATE keys SET used_at = max(used_at, ?) WHERE hash = ?`},
 		{&s.usedPrevious, `UPDATE keys SET previous_used_at = max(previous_used_at, ?) WHERE previous_hash = ?`},
-		{&s.once, onceTable.record + `WHERE tenant = ? AND key = ?`},
-		{&s.insertOnce, insertOnce.text},
-		{&s.takeOnce, takeOnce.text},
-		{&s.finishOnce, finishOnce.text},
-		{&s.dropOnce, dropOnce.text},
-		{&s.letGoOnce, letGoOnce.text},
+		{&s.once, idempotencyTable.record + `WHERE tenant = ? AND key = ?`},
+		{&s.insertIdempotent, insertIdempotent.text},
+		{&s.takeIdempotent, takeIdempotent.text},
+		{&s.finishIdempotent, finishIdempotent.text},
+		{&s.dropIdempotent, dropIdempotent.text},
+		{&s.releaseIdempotent, releaseIdempotent.text},
 		{&s.prune, `DELETE FROM onces WHERE began_at < ?`},
 	}
 }
@@ -195,59 +195,59 @@ func (s *Store) UsedKeys(ctx context.Context, used map[sandbox.KeyHash]time.Time
 	})
 }
 
-// BeginOnce implements sandbox.OnceStore.
-func (s *Store) BeginOnce(ctx context.Context, o sandbox.Once, expired time.Time) (there sandbox.Once, began bool, err error) {
+// BeginIdempotent implements sandbox.IdempotencyStore.
+func (s *Store) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, expired time.Time) (there sandbox.IdempotencyRecord, began bool, err error) {
 	err = s.writer.write(ctx, func(st *statements) error {
 		var scanErr error
-		there, scanErr = onceTable.scan(st.once.QueryRow(string(o.Tenant), o.Key).Scan)
+		there, scanErr = idempotencyTable.scan(st.once.QueryRow(string(o.Tenant), o.Key).Scan)
 		switch {
 		case errors.Is(scanErr, sql.ErrNoRows), scanErr == nil && !there.At.After(expired):
 			there, began = o, true
 			begun := o
 			begun.Status, begun.Answer = 0, nil
-			_, err := insertOnce.exec(st.insertOnce, &begun)
+			_, err := insertIdempotent.exec(st.insertIdempotent, &begun)
 			return err
 		case scanErr != nil:
 			return scanErr
 		case there.Status == 0 && there.Request == o.Request && there.Holder != o.Holder:
 			there.Holder, began = o.Holder, true
-			_, err := takeOnce.exec(st.takeOnce, &o)
+			_, err := takeIdempotent.exec(st.takeIdempotent, &o)
 			return err
 		}
 		return nil
 	})
 	if err != nil {
-		return sandbox.Once{}, false, err
+		return sandbox.IdempotencyRecord{}, false, err
 	}
 	return there, began, nil
 }
 
-// FinishOnce implements sandbox.OnceStore.
-func (s *Store) FinishOnce(ctx context.Context, o sandbox.Once) error {
+// FinishIdempotent implements sandbox.IdempotencyStore.
+func (s *Store) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := finishOnce.exec(st.finishOnce, &o)
+		_, err := finishIdempotent.exec(st.finishIdempotent, &o)
 		return err
 	})
 }
 
-// DropOnce implements sandbox.OnceStore.
-func (s *Store) DropOnce(ctx context.Context, o sandbox.Once) error {
+// DropIdempotent implements sandbox.IdempotencyStore.
+func (s *Store) DropIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := dropOnce.exec(st.dropOnce, &o)
+		_, err := dropIdempotent.exec(st.dropIdempotent, &o)
 		return err
 	})
 }
 
-// LetGoOnce implements sandbox.OnceStore.
-func (s *Store) LetGoOnce(ctx context.Context, o sandbox.Once) error {
+// ReleaseIdempotent implements sandbox.IdempotencyStore.
+func (s *Store) ReleaseIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := letGoOnce.exec(st.letGoOnce, &o)
+		_, err := releaseIdempotent.exec(st.releaseIdempotent, &o)
 		return err
 	})
 }
 
-// DeleteOnces implements sandbox.OnceStore.
-func (s *Store) DeleteOnces(ctx context.Context, before time.Time) (int, error) {
+// DeleteIdempotent implements sandbox.IdempotencyStore.
+func (s *Store) DeleteIdempotent(ctx context.Context, before time.Time) (int, error) {
 	var n int64
 	err := s.writer.write(ctx, func(st *statements) error {
 		result, err := st.prune.Exec(micros(before))

@@ -292,7 +292,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		}
 		if n == 1 {
 			counted, err = st.meter(sb, at)
-			return cmp.Or(err, st.tellLife(l, sb))
+			return cmp.Or(err, st.queueLife(l, sb))
 		}
 		var one int
 		switch err := st.exists.QueryRow(sb.ID, sb.Tenant).Scan(&one); {

@@ -179,9 +179,9 @@ func (s *Store) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sand
 		case err != nil:
 			return err
 		case n == 1 && !kept && snap.State == sandbox.SnapshotReady:
-			return cmp.Or(s.admitSnapshot(st, snap), st.tellSnapshot(snap.ID, known))
+			return cmp.Or(s.admitSnapshot(st, snap), st.queueSnapshot(snap.ID, known))
 		case n == 1:
-			return st.tellSnapshot(snap.ID, known)
+			return st.queueSnapshot(snap.ID, known)
 		}
 		there, err := found(st.snapshotThere, snap.ID, string(snap.Tenant))
 		switch {
@@ -291,7 +291,7 @@ func (s *Store) RetireSnapshot(ctx context.Context, id string, loose bool) error
 		case err != nil:
 			return err
 		case n == 1:
-			return st.tellSnapshot(id, kept)
+			return st.queueSnapshot(id, kept)
 		}
 		return sandbox.Errorf(sandbox.Conflict, "the snapshot is in use")
 	})

@@ -17,18 +17,18 @@ func TestTablesHaveTheColumnsOfTheirRecords(t *testing.T) {
 	}
 	defer s.Close()
 	for name, stored := range map[string][]string{
-		sandboxTable.name:  sandboxTable.stored,
-		snapshotTable.name: snapshotTable.stored,
-		volumeTable.name:   volumeTable.stored,
-		keyTable.name:      keyTable.stored,
-		onceTable.name:     onceTable.stored,
-		secretTable.name:   secretTable.stored,
-		signingTable.name:  signingTable.stored,
-		tenantTable.name:   tenantTable.stored,
-		userTable.name:     userTable.stored,
-		auditTable.name:    auditTable.stored,
-		nodeTable.name:     nodeTable.stored,
-		openTable.name:     openTable.stored,
+		sandboxTable.name:     sandboxTable.stored,
+		snapshotTable.name:    snapshotTable.stored,
+		volumeTable.name:      volumeTable.stored,
+		keyTable.name:         keyTable.stored,
+		idempotencyTable.name: idempotencyTable.stored,
+		secretTable.name:      secretTable.stored,
+		signingTable.name:     signingTable.stored,
+		tenantTable.name:      tenantTable.stored,
+		userTable.name:        userTable.stored,
+		auditTable.name:       auditTable.stored,
+		nodeTable.name:        nodeTable.stored,
+		openTable.name:        openTable.stored,
 	} {
 		columns, err := collect(func(scan func(...any) error) (column string, err error) {
 			err = scan(&column)

@@ -17,7 +17,7 @@ var userTable = newTable("users", func(u *sandbox.User, c *columns) {
 	c.add("source", (*string)(&u.Source))
 	c.add("issuer", &u.Issuer)
 	c.add("given", (*string)(&u.Given))
-	c.add("said", (*string)(&u.Said))
+	c.add("said", (*string)(&u.TokenRole))
 	c.add("state", (*string)(&u.State))
 	c.add("created_at", (*moment)(&u.CreatedAt))
 	c.add("seen_at", (*moment)(&u.SeenAt))
@@ -158,7 +158,7 @@ func noteOne(st *statements, u sandbox.User) error {
 	if err != nil {
 		return err
 	}
-	if told := there.Told(u.Said); told != there {
+	if told := there.WithTokenRole(u.TokenRole); told != there {
 		there = told
 		if err := errors.Join(updateUser(st, there), userChanged(st)); err != nil {
 			return err

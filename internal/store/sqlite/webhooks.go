@@ -23,7 +23,7 @@ type webhookStatements struct {
 	oldestWaiting, oldestOfKind, deleteWaiting           *sql.Stmt
 	growWebhook, shrinkWebhook, cameToWebhook            *sql.Stmt
 	waiting, restWaiting, retryWaiting, hastenWaiting    *sql.Stmt
-	tellOnce, trimTold                                   *sql.Stmt
+	queueOnce, trimQueued                                *sql.Stmt
 	stateBefore, copiedFrom, snapshotBefore, snapshotNow *sql.Stmt
 }
 
@@ -47,8 +47,8 @@ func (s *webhookStatements) all() []prepared {
 		{&s.restWaiting, `UPDATE outbox SET id = ?, count = ?, first_at = ?, tries = 0, next_at = ? WHERE seq = ?`},
 		{&s.retryWaiting, `UPDATE outbox SET count = ?, tries = tries + 1, next_at = ? WHERE seq = ?`},
 		{&s.hastenWaiting, `UPDATE outbox SET next_at = ?2 WHERE webhook = ?1 AND next_at > ?2`},
-		{&s.tellOnce, `INSERT OR IGNORE INTO told (id, at) VALUES (?, ?)`},
-		{&s.trimTold, `DELETE FROM told WHERE at < ?`},
+		{&s.queueOnce, `INSERT OR IGNORE INTO told (id, at) VALUES (?, ?)`},
+		{&s.trimQueued, `DELETE FROM told WHERE at < ?`},
 		{&s.stateBefore, `SELECT state FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.copiedFrom, `SELECT COALESCE(b.id, '') FROM snapshots s LEFT JOIN sandboxes b ON b.id = s.sandbox_id AND b.tenant = s.tenant
 			WHERE s.id = ? AND s.layer = ''`},
@@ -129,11 +129,11 @@ func (s *Store) Webhooks(ctx context.Context) ([]sandbox.Webhook, error) {
 	})(s.query.webhooks.QueryContext(ctx))
 }
 
-// TellEvents implements sandbox.WebhookStore.
-func (s *Store) TellEvents(ctx context.Context, events []sandbox.Event, gather time.Duration) error {
+// QueueEvents implements sandbox.WebhookStore.
+func (s *Store) QueueEvents(ctx context.Context, events []sandbox.Event, gather time.Duration) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		now := time.Now()
-		if _, err := st.trimTold.Exec(micros(now.Add(-sandbox.EventMemory))); err != nil {
+		if _, err := st.trimQueued.Exec(micros(now.Add(-sandbox.EventMemory))); err != nil {
 			return err
 		}
 		for _, e := range events {
@@ -145,7 +145,7 @@ func (s *Store) TellEvents(ctx context.Context, events []sandbox.Event, gather t
 				continue
 			}
 			if e.ID != "" {
-				result, err := st.tellOnce.Exec(e.ID, micros(now))
+				result, err := st.queueOnce.Exec(e.ID, micros(now))
 				if err != nil {
 					return err
 				}
@@ -155,7 +155,7 @@ func (s *Store) TellEvents(ctx context.Context, events []sandbox.Event, gather t
 					continue
 				}
 			}
-			if err := st.tell(hooks, e, now, gather); err != nil {
+			if err := st.queue(hooks, e, now, gather); err != nil {
 				return err
 			}
 		}
@@ -163,9 +163,9 @@ func (s *Store) TellEvents(ctx context.Context, events []sandbox.Event, gather t
 	})
 }
 
-// tell queues e for hooks. An event without an ID, with gather above zero, is merged with
+// queue queues e for hooks. An event without an ID, with gather above zero, is merged with
 // equal ones.
-func (s *webhookStatements) tell(hooks []hook, e sandbox.Event, now time.Time, gather time.Duration) error {
+func (s *webhookStatements) queue(hooks []hook, e sandbox.Event, now time.Time, gather time.Duration) error {
 	at, count, id := e.At, max(e.Count, 1), e.ID
 	if at.IsZero() {
 		at = now
@@ -340,8 +340,8 @@ func (s *webhookStatements) lifeBefore(sb sandbox.Sandbox) (l life, err error) {
 	return l, err
 }
 
-// tellLife queues the events of sb, which has been written.
-func (s *webhookStatements) tellLife(l life, sb sandbox.Sandbox) error {
+// queueLife queues the events of sb, which has been written.
+func (s *webhookStatements) queueLife(l life, sb sandbox.Sandbox) error {
 	if len(l.hooks) == 0 {
 		return nil
 	}
@@ -367,12 +367,12 @@ func (s *webhookStatements) tellLife(l life, sb sandbox.Sandbox) error {
 		default:
 			fork := e
 			fork.Kind = sandbox.EventSandboxForked
-			if err := s.tell(l.hooks, fork, now, 0); err != nil {
+			if err := s.queue(l.hooks, fork, now, 0); err != nil {
 				return err
 			}
 		}
 	}
-	return s.tell(l.hooks, e, now, 0)
+	return s.queue(l.hooks, e, now, 0)
 }
 
 // keptBefore reports, before a change, whether a Tenant had kept a Snapshot.
@@ -384,8 +384,8 @@ func (s *webhookStatements) keptBefore(id string) (kept bool, err error) {
 	return kept, err
 }
 
-// tellSnapshot queues the events of a changed Snapshot.
-func (s *webhookStatements) tellSnapshot(id string, kept bool) error {
+// queueSnapshot queues the events of a changed Snapshot.
+func (s *webhookStatements) queueSnapshot(id string, kept bool) error {
 	hooks, err := s.hooks(sandbox.EventSnapshotCreated, sandbox.EventSnapshotDeleted)
 	if err != nil || len(hooks) == 0 {
 		return err
@@ -404,5 +404,5 @@ func (s *webhookStatements) tellSnapshot(id string, kept bool) error {
 	case kept:
 		e.Kind, e.Reason = sandbox.EventSnapshotDeleted, sandbox.ReasonRetention
 	}
-	return s.tell(hooks, e, time.Now(), 0)
+	return s.queue(hooks, e, time.Now(), 0)
 }

@@ -115,13 +115,13 @@ func keyIsRenamed(t *testing.T, st sandbox.Store) {
 	}
 }
 
-func sampleOnce(tenant sandbox.TenantID) sandbox.Once {
-	return sandbox.Once{Tenant: tenant, Key: "a", Request: sandbox.KeyHash{7}, Resource: sandbox.NewSandboxID(), At: epoch, Holder: "me"}
+func sampleOnce(tenant sandbox.TenantID) sandbox.IdempotencyRecord {
+	return sandbox.IdempotencyRecord{Tenant: tenant, Key: "a", Request: sandbox.KeyHash{7}, Resource: sandbox.NewSandboxID(), At: epoch, Holder: "me"}
 }
 
-func beginOnce(t *testing.T, st sandbox.Store, o sandbox.Once, expired time.Time, wantBegan bool) sandbox.Once {
+func beginOnce(t *testing.T, st sandbox.Store, o sandbox.IdempotencyRecord, expired time.Time, wantBegan bool) sandbox.IdempotencyRecord {
 	t.Helper()
-	there, began, err := st.BeginOnce(t.Context(), o, expired)
+	there, began, err := st.BeginIdempotent(t.Context(), o, expired)
 	if err != nil || began != wantBegan {
 		t.Fatalf("BeginOnce = %+v, %v, %v, want began = %v", there, began, err, wantBegan)
 	}
@@ -137,16 +137,16 @@ func onceBegins(t *testing.T, st sandbox.Store) {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status, o.Answer = 201, []byte("{}")
-	must(t, st.FinishOnce(t.Context(), o))
+	must(t, st.FinishIdempotent(t.Context(), o))
 	if there := beginOnce(t, st, second, time.Time{}, false); !reflect.DeepEqual(there, o) {
 		t.Errorf("there is %+v, want %+v", there, o)
 	}
-	must(t, st.DropOnce(t.Context(), o)) // removes only those without an answer
+	must(t, st.DropIdempotent(t.Context(), o)) // removes only those without an answer
 	beginOnce(t, st, second, time.Time{}, false)
 	beginOnce(t, st, sampleOnce("other"), time.Time{}, true)
-	must(t, st.DropOnce(t.Context(), sandbox.Once{Tenant: "other", Key: "a", Holder: "somebody else"}))
+	must(t, st.DropIdempotent(t.Context(), sandbox.IdempotencyRecord{Tenant: "other", Key: "a", Holder: "somebody else"}))
 	beginOnce(t, st, sampleOnce("other"), time.Time{}, false)
-	must(t, st.DropOnce(t.Context(), sampleOnce("other")))
+	must(t, st.DropIdempotent(t.Context(), sampleOnce("other")))
 	beginOnce(t, st, sampleOnce("other"), time.Time{}, true)
 }
 
@@ -159,7 +159,7 @@ func onceTakeover(t *testing.T, st sandbox.Store) {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status = 201
-	must(t, st.FinishOnce(t.Context(), o)) // from a former Holder: no effect
+	must(t, st.FinishIdempotent(t.Context(), o)) // from a former Holder: no effect
 	other := next
 	other.Request = sandbox.KeyHash{8}
 	other.Holder = "third"
@@ -173,17 +173,17 @@ func onceLetGo(t *testing.T, st sandbox.Store) {
 	beginOnce(t, st, o, time.Time{}, true)
 	other := o
 	other.Holder = "another process"
-	must(t, st.LetGoOnce(t.Context(), other)) // not its own
+	must(t, st.ReleaseIdempotent(t.Context(), other)) // not its own
 	beginOnce(t, st, o, time.Time{}, false)
-	must(t, st.LetGoOnce(t.Context(), o))
+	must(t, st.ReleaseIdempotent(t.Context(), o))
 	next := o
 	next.Resource = sandbox.NewSandboxID()
 	if there := beginOnce(t, st, next, time.Time{}, true); there.Resource != o.Resource || there.Holder != o.Holder {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status = 201
-	must(t, st.FinishOnce(t.Context(), o))
-	must(t, st.LetGoOnce(t.Context(), o)) // releases only those without an answer
+	must(t, st.FinishIdempotent(t.Context(), o))
+	must(t, st.ReleaseIdempotent(t.Context(), o)) // releases only those without an answer
 	beginOnce(t, st, next, time.Time{}, false)
 }
 
@@ -191,13 +191,13 @@ func onceExpires(t *testing.T, st sandbox.Store) {
 	o := sampleOnce("t")
 	beginOnce(t, st, o, time.Time{}, true)
 	o.Status = 201
-	must(t, st.FinishOnce(t.Context(), o))
+	must(t, st.FinishIdempotent(t.Context(), o))
 	beginOnce(t, st, o, epoch.Add(-time.Second), false)
 	beginOnce(t, st, o, epoch, true)
-	if n, err := st.DeleteOnces(t.Context(), epoch); err != nil || n != 0 {
+	if n, err := st.DeleteIdempotent(t.Context(), epoch); err != nil || n != 0 {
 		t.Errorf("DeleteOnces = %d, %v", n, err)
 	}
-	if n, err := st.DeleteOnces(t.Context(), epoch.Add(time.Second)); err != nil || n != 1 {
+	if n, err := st.DeleteIdempotent(t.Context(), epoch.Add(time.Second)); err != nil || n != 1 {
 		t.Errorf("DeleteOnces = %d, %v", n, err)
 	}
 }
@@ -207,7 +207,7 @@ func onceRace(t *testing.T, st sandbox.Store) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			if _, first, err := st.BeginOnce(t.Context(), sampleOnce("t"), time.Time{}); err != nil {
+			if _, first, err := st.BeginIdempotent(t.Context(), sampleOnce("t"), time.Time{}); err != nil {
 				t.Error(err)
 			} else if first {
 				began.Add(1)

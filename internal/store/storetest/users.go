@@ -15,7 +15,7 @@ import (
 func sampleUser(tenant sandbox.TenantID, id string) sandbox.User {
 	return sandbox.User{
 		Tenant: tenant, ID: id, Name: "Ann é", Email: "ann@example.com", Source: sandbox.UserByIssuer, Issuer: "corp",
-		Given: sandbox.RoleAdmin, Said: sandbox.RoleViewer, State: sandbox.UserActive, CreatedAt: epoch, SeenAt: epoch.Add(time.Minute),
+		Given: sandbox.RoleAdmin, TokenRole: sandbox.RoleViewer, State: sandbox.UserActive, CreatedAt: epoch, SeenAt: epoch.Add(time.Minute),
 	}
 }
 
@@ -68,7 +68,7 @@ func userTenants(t *testing.T, st sandbox.Store) {
 
 func userNotes(t *testing.T, st sandbox.Store) {
 	seen := sandbox.User{
-		Tenant: "t", ID: "a", Source: sandbox.UserByToken, Said: sandbox.RoleDeveloper, State: sandbox.UserActive,
+		Tenant: "t", ID: "a", Source: sandbox.UserByToken, TokenRole: sandbox.RoleDeveloper, State: sandbox.UserActive,
 		CreatedAt: epoch, SeenAt: epoch, Name: "A",
 	}
 	must(t, st.NoteUsers(t.Context(), []sandbox.User{seen}))
@@ -91,9 +91,9 @@ func userNotes(t *testing.T, st sandbox.Store) {
 	if got := userBy(t, st, "t", "a"); got != u {
 		t.Errorf("noted as of before: %+v, want %+v", got, u)
 	}
-	again.Said = sandbox.RoleOwner
+	again.TokenRole = sandbox.RoleOwner
 	must(t, st.NoteUsers(t.Context(), []sandbox.User{again}))
-	if got := userBy(t, st, "t", "a"); got.Said != sandbox.RoleOwner || got.Version == u.Version {
+	if got := userBy(t, st, "t", "a"); got.TokenRole != sandbox.RoleOwner || got.Version == u.Version {
 		t.Errorf("with another role: %+v", got)
 	}
 }
@@ -107,7 +107,7 @@ func userOutranks(t *testing.T, st sandbox.Store) {
 		u.Tenant, u.ID, u.Source, u.DecidedBy, u.CreatedAt = "t", fmt.Sprintf("u%d", i), sandbox.UserInvited, sandbox.RoleAdmin, epoch
 		u = insertUser(t, st, u)
 		note := func(said sandbox.Role) {
-			must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: u.ID, Said: said, Name: "N", SeenAt: epoch.Add(time.Hour)}}))
+			must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: u.ID, TokenRole: said, Name: "N", SeenAt: epoch.Add(time.Hour)}}))
 		}
 		note(sandbox.RoleAdmin)
 		got := userBy(t, st, "t", u.ID)
@@ -120,7 +120,7 @@ func userOutranks(t *testing.T, st sandbox.Store) {
 		after, err := st.UsersChanged(t.Context())
 		must(t, err)
 		told := userBy(t, st, "t", u.ID)
-		if told.Given != "" || told.State != sandbox.UserActive || told.DecidedBy != "" || told.Said != sandbox.RoleOwner || told.Name != "N" || after == before {
+		if told.Given != "" || told.State != sandbox.UserActive || told.DecidedBy != "" || told.TokenRole != sandbox.RoleOwner || told.Name != "N" || after == before {
 			t.Errorf("told to be more, %+v becomes %+v; others hear of it: %v", u, told, after != before)
 		}
 		got.State = sandbox.UserSuspended
@@ -140,14 +140,14 @@ func userChanges(t *testing.T, st sandbox.Store) {
 	u := insertUser(t, st, sampleUser("t", "a"))
 	first := u
 	first.Given, first.Name, first.Email, first.State = "", "N", "n@example.com", sandbox.UserSuspended
-	first.Said, first.CreatedAt, first.SeenAt = sandbox.RoleOwner, epoch.Add(time.Hour), epoch.Add(time.Hour)
+	first.TokenRole, first.CreatedAt, first.SeenAt = sandbox.RoleOwner, epoch.Add(time.Hour), epoch.Add(time.Hour)
 	after, err := st.UpdateUser(t.Context(), first, false)
 	must(t, err)
 	got := userBy(t, st, "t", "a")
 	if got.Given != "" || got.Name != "N" || got.Email != "n@example.com" || got.State != sandbox.UserSuspended || got.Version != after.Version || got.Version == u.Version {
 		t.Errorf("changed to %+v", got)
 	}
-	if got.Said != u.Said || !got.CreatedAt.Equal(u.CreatedAt) || !got.SeenAt.Equal(u.SeenAt) {
+	if got.TokenRole != u.TokenRole || !got.CreatedAt.Equal(u.CreatedAt) || !got.SeenAt.Equal(u.SeenAt) {
 		t.Errorf("what a change does not write became %+v", got)
 	}
 	_, err = st.UpdateUser(t.Context(), u, false)
@@ -174,7 +174,7 @@ func userRemoved(t *testing.T, st sandbox.Store) {
 			t.Errorf("another's key: %+v, %v", got, err)
 		}
 	}
-	must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: "alice", Said: sandbox.RoleOwner, Name: "x", SeenAt: epoch.Add(time.Hour)}}))
+	must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: "alice", TokenRole: sandbox.RoleOwner, Name: "x", SeenAt: epoch.Add(time.Hour)}}))
 	if got := userBy(t, st, "t", "alice"); got != u {
 		t.Errorf("noted, they are %+v, want %+v", got, u)
 	}
@@ -224,7 +224,7 @@ func userOwners(t *testing.T, st sandbox.Store) {
 	a, err = st.UpdateUser(t.Context(), a, true)
 	must(t, err)
 	// An owner only by their token counts too.
-	must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: "c", Said: sandbox.RoleOwner, State: sandbox.UserActive, CreatedAt: epoch, SeenAt: epoch}}))
+	must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: "c", TokenRole: sandbox.RoleOwner, State: sandbox.UserActive, CreatedAt: epoch, SeenAt: epoch}}))
 	a.Given = sandbox.RoleAdmin
 	a, err = st.UpdateUser(t.Context(), a, true)
 	must(t, err)
@@ -268,7 +268,7 @@ func userOwnersRace(t *testing.T, st sandbox.Store) {
 func userLimit(t *testing.T, st sandbox.Store) {
 	seen := func(i int, state sandbox.UserState) sandbox.User {
 		return sandbox.User{
-			Tenant: "t", ID: fmt.Sprintf("u%05d", i), Source: sandbox.UserByToken, State: state, Said: sandbox.RoleDeveloper,
+			Tenant: "t", ID: fmt.Sprintf("u%05d", i), Source: sandbox.UserByToken, State: state, TokenRole: sandbox.RoleDeveloper,
 			CreatedAt: epoch, SeenAt: epoch.Add(time.Duration(i) * time.Second),
 		}
 	}

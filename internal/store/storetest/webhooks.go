@@ -198,8 +198,8 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 	hooked(t, st, "w")
 	ctx := t.Context()
 	hit := sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: "t", Reason: "exhausted", Count: 2}
-	must(t, st.TellEvents(ctx, []sandbox.Event{hit, {Kind: sandbox.EventQuotaHit, Tenant: "other"}}, time.Second))
-	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{hit, {Kind: sandbox.EventQuotaHit, Tenant: "other"}}, time.Second))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{hit}, time.Second))
 	if now, err := st.DueDeliveries(ctx, "w", time.Now().Add(-time.Minute), 10); err != nil || len(now) != 0 {
 		t.Errorf("%v are due at once, %v", now, err)
 	}
@@ -208,7 +208,7 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 		t.Fatalf("%+v wait", all)
 	}
 	// Another one comes during the delivery of the first.
-	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{hit}, time.Second))
 	must(t, st.EndDelivery(ctx, all[0], true))
 	must(t, st.EndDelivery(ctx, all[0], true)) // idempotent
 	rest := waits(t, st, "w")
@@ -217,9 +217,9 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 	}
 	i := slices.IndexFunc(rest, func(d sandbox.Delivery) bool { return d.Event.Tenant == "t" })
 	first := rest[i]
-	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{hit}, time.Second))
 	must(t, st.RetryDelivery(ctx, first, time.Now().Add(30*time.Minute)))
-	must(t, st.TellEvents(ctx, []sandbox.Event{hit}, time.Second)) // a tried one does not change
+	must(t, st.QueueEvents(ctx, []sandbox.Event{hit}, time.Second)) // a tried one does not change
 	var counts []int64
 	for _, d := range waits(t, st, "w") {
 		if d.Event.Tenant != "t" {
@@ -245,17 +245,17 @@ func eventsGather(t *testing.T, st sandbox.Store) {
 
 	once := sandbox.Event{ID: "e-t1", Kind: sandbox.EventTemplateBuilt, At: time.Now(), Tenant: "t", Build: "t1"}
 	for range 3 {
-		must(t, st.TellEvents(ctx, []sandbox.Event{once, once}, 0))
+		must(t, st.QueueEvents(ctx, []sandbox.Event{once, once}, 0))
 	}
 	before := once
 	before.ID, before.At = "e-t0", epoch.Add(-24*time.Hour*365*30)
-	must(t, st.TellEvents(ctx, []sandbox.Event{before}, 0))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{before}, 0))
 	for _, d := range waits(t, st, "w") {
 		if d.Event.Kind == sandbox.EventTemplateBuilt {
 			must(t, st.EndDelivery(ctx, d, true))
 		}
 	}
-	must(t, st.TellEvents(ctx, []sandbox.Event{once}, 0)) // it was delivered already
+	must(t, st.QueueEvents(ctx, []sandbox.Event{once}, 0)) // it was delivered already
 	if all := waits(t, st, "w"); len(all) != 3 {
 		t.Errorf("%s wait", kindsOf(all))
 	}
@@ -269,12 +269,12 @@ func eventsAreBounded(t *testing.T, st sandbox.Store) {
 	built := func(i int) sandbox.Event {
 		return sandbox.Event{Kind: sandbox.EventSandboxEnded, Sandbox: fmt.Sprintf("i%d", i)}
 	}
-	must(t, st.TellEvents(ctx, []sandbox.Event{built(-1)}, 0))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{built(-1)}, 0))
 	var flood []sandbox.Event
 	for i := range sandbox.MaxWaitingOfKind + 7 {
 		flood = append(flood, sandbox.Event{Kind: sandbox.EventAuthFailed, Remote: fmt.Sprint(i)})
 	}
-	must(t, st.TellEvents(ctx, flood, time.Second))
+	must(t, st.QueueEvents(ctx, flood, time.Second))
 	all := waits(t, st, "w")
 	if len(all) != sandbox.MaxWaitingOfKind+1 || all[0].Event.Sandbox != "i-1" || all[1].Event.Remote != "7" || all[0].Missing != 7 {
 		t.Fatalf("%d wait after a flood, first %+v, %+v", len(all), all[0], all[1])
@@ -292,7 +292,7 @@ func eventsAreBounded(t *testing.T, st sandbox.Store) {
 	for i := range 17 {
 		e := built(i)
 		e.Name = big
-		must(t, st.TellEvents(ctx, []sandbox.Event{e}, 0))
+		must(t, st.QueueEvents(ctx, []sandbox.Event{e}, 0))
 	}
 	all = waits(t, st, "w")
 	if len(all) != 15 || all[14].Event.Sandbox != "i16" || stateHook(t, st, "w").Waiting != 15 {
@@ -308,7 +308,7 @@ func eventsAreBounded(t *testing.T, st sandbox.Store) {
 	if got := len(waits(t, st, "other")); got != 0 {
 		t.Errorf("%d wait for nobody", got)
 	}
-	must(t, st.TellEvents(ctx, []sandbox.Event{built(99), {Kind: sandbox.EventLimitKill}}, 0))
+	must(t, st.QueueEvents(ctx, []sandbox.Event{built(99), {Kind: sandbox.EventLimitKill}}, 0))
 	if all := waits(t, st, "w"); len(all) != 16 || all[15].Event.Kind != sandbox.EventLimitKill {
 		t.Errorf("%s wait", kindsOf(all))
 	}
@@ -322,7 +322,7 @@ func eventsAtOnce(t *testing.T, st sandbox.Store) {
 	for range callers {
 		go func() {
 			for range each {
-				if err := st.TellEvents(t.Context(), []sandbox.Event{{Kind: sandbox.EventLimitKill, Sandbox: "i1"}}, time.Second); err != nil {
+				if err := st.QueueEvents(t.Context(), []sandbox.Event{{Kind: sandbox.EventLimitKill, Sandbox: "i1"}}, time.Second); err != nil {
 					done <- err
 					return
 				}

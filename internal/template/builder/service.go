@@ -321,7 +321,7 @@ func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.F
 		f.Close()
 		return nil, fmt.Errorf("keep the archive: %w", err)
 	}
-	err = room.Bounds{What: "an archive", Most: maxArchive, Leave: minFree}.Receive(ctx, f, archive)
+	err = room.Bounds{Subject: "an archive", Most: maxArchive, Leave: minFree}.Receive(ctx, f, archive)
 	if err == nil && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}

@@ -176,7 +176,7 @@ func TestFailuresAreTold(t *testing.T) {
 		says string
 	}{
 		{sandbox.Errorf(sandbox.Invalid, "no /bin/sh"), sandbox.Invalid, "no /bin/sh"},
-		{fmt.Errorf("a step: %w", &template.RunError{Program: "apt-get", Err: errors.New("exit status 100"), Said: "no package nonsense"}), sandbox.Invalid, "no package nonsense"},
+		{fmt.Errorf("a step: %w", &template.RunError{Program: "apt-get", Err: errors.New("exit status 100"), Output: "no package nonsense"}), sandbox.Invalid, "no package nonsense"},
 		{errors.New("/var/secret: broken"), sandbox.Internal, "its log"},
 	} {
 		b := w.build("me", "web")

@@ -15,9 +15,9 @@ import (
 
 // Bounds limit an upload into a file.
 type Bounds struct {
-	What  string // the upload in errors, such as "an archive"
-	Most  int64  // maximum size in bytes
-	Leave int64  // bytes of disk that must stay free
+	Subject string // the upload in errors, such as "an archive"
+	Most    int64  // maximum size in bytes
+	Leave   int64  // bytes of disk that must stay free
 }
 
 // LookEvery is how many bytes are written between checks of the disk.
@@ -30,7 +30,7 @@ func (b Bounds) Check(f *os.File) error {
 		return fmt.Errorf("look at the disk: %w", err)
 	}
 	if int64(disk.Bavail)*disk.Bsize < b.Leave {
-		return sandbox.Errorf(sandbox.Exhausted, "the server has no room for %s", b.What)
+		return sandbox.Errorf(sandbox.Exhausted, "the server has no room for %s", b.Subject)
 	}
 	return nil
 }
@@ -46,11 +46,11 @@ func (b Bounds) Receive(ctx context.Context, f *os.File, sent io.Reader) error {
 		total += n
 		switch {
 		case total > b.Most:
-			return sandbox.Errorf(sandbox.TooLarge, "%s may have at most %d GiB", b.What, b.Most>>30)
+			return sandbox.Errorf(sandbox.TooLarge, "%s may have at most %d GiB", b.Subject, b.Most>>30)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read %s: %w", b.What, err)
+			return fmt.Errorf("read %s: %w", b.Subject, err)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}

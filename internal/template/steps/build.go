@@ -75,8 +75,8 @@ func (b *build) made(version string, size int64, cached bool) {
 	b.record.Version, b.record.SizeBytes, b.record.Cached = version, size, cached
 }
 
-// tell wakes the followers of the log. build.mu is held.
-func (b *build) tell() {
+// wakeFollowers wakes the followers of the log. build.mu is held.
+func (b *build) wakeFollowers() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
@@ -108,7 +108,7 @@ func (b *build) end(over Build) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record.State, b.record.EndedAt, b.record.Failure = over.State, over.EndedAt, over.Failure // the other fields are read without the lock
-	b.tell()
+	b.wakeFollowers()
 	close(b.done)
 }
 
@@ -119,7 +119,7 @@ func (b *build) print(level Level, step, text string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.tell()
+	defer b.wakeFollowers()
 	if b.cut && level != Error {
 		return
 	}

@@ -107,10 +107,10 @@ func (r *run) output(ctx context.Context, script string) (string, execution.RunE
 	return out.String(), end, err
 }
 
-// letGo removes the tag of a pulled image. The image stays as a version of the Template
+// untagPulled removes the tag of a pulled image. The image stays as a version of the Template
 // for later builds. If the Template has no other tag, the version is removed too, because
 // it would not be listed.
-func (r *run) letGo(ctx context.Context) {
+func (r *run) untagPulled(ctx context.Context) {
 	if r.pulled == "" {
 		return
 	}

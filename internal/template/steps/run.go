@@ -53,7 +53,7 @@ type run struct {
 	guest  machine
 
 	user, cwd string                   // of the next step
-	said      sandbox.TemplateDefaults // the user and folder that a step or Template set explicitly
+	explicit  sandbox.TemplateDefaults // the user and folder that a step or Template set explicitly
 	env       map[string]string        // set by steps
 	at        string                   // the current step, as in a Failure
 	prefix    string                   // of the current step's log lines
@@ -103,7 +103,7 @@ func (r *run) whole(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer r.letGo(ctx)
+	defer r.untagPulled(ctx)
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (r *run) settleOn(ctx context.Context) error {
 // settleAt resets the user and folder for the first step after a Template.
 func (r *run) settleAt(t sandbox.Template) {
 	r.user, r.cwd = r.recipe.placeOf(t)
-	r.said = sandbox.TemplateDefaults{User: t.Defaults.User, Cwd: t.Defaults.Cwd}
+	r.explicit = sandbox.TemplateDefaults{User: t.Defaults.User, Cwd: t.Defaults.Cwd}
 }
 
 // placeOf returns the user and folder of the first step after a Template.
@@ -315,7 +315,7 @@ func (r *run) defaults() sandbox.TemplateDefaults {
 	d := r.b.record.Defaults
 	d.User, d.Cwd = r.user, r.cwd
 	if r.recipe.Own {
-		d.User, d.Cwd = r.said.User, r.said.Cwd
+		d.User, d.Cwd = r.explicit.User, r.explicit.Cwd
 	}
 	return d
 }

@@ -172,10 +172,10 @@ func (r *run) settle(s Step) error {
 		return r.setEnv(s)
 	case "WORKDIR":
 		r.cwd = r.folder(s)
-		r.said.Cwd = r.cwd
+		r.explicit.Cwd = r.cwd
 	case "USER":
 		r.user = s.Args[0]
-		r.said.User = r.user
+		r.explicit.User = r.user
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 	stalled        = 24 * time.Hour
 )
 
-var uploadRoom = room.Bounds{What: "the files of one COPY", Most: maxUpload, Leave: 4 << 30}
+var uploadRoom = room.Bounds{Subject: "the files of one COPY", Most: maxUpload, Leave: 4 << 30}
 
 var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 

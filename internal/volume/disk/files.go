@@ -60,8 +60,8 @@ func (v *Volume) find(p string) (place, error) {
 	return at, nil
 }
 
-// there is find for a path that must exist.
-func (v *Volume) there(p string) (place, error) {
+// findExisting is find for a path that must exist.
+func (v *Volume) findExisting(p string) (place, error) {
 	at, err := v.find(p)
 	if err == nil && !at.is {
 		err = errNoFile(p)
@@ -166,7 +166,7 @@ func (d *Disk) on(of sandbox.VolumeRef, p string, begin func(*Volume) (func(), e
 // Stat implements VolumeFiles.StatVolumeFile.
 func (d *Disk) Stat(of sandbox.VolumeRef, p string) (file sandbox.VolumeFile, err error) {
 	err = d.on(of, p, (*Volume).reading, func(v *Volume) error {
-		at, err := v.there(p)
+		at, err := v.findExisting(p)
 		if err == nil {
 			file, err = v.fileAt(p, at.node)
 		}
@@ -181,7 +181,7 @@ func (d *Disk) ListFolder(ctx context.Context, of sandbox.VolumeRef, p string, d
 		return nil, sandbox.Errorf(sandbox.Invalid, "the depth of a listing is at least 1")
 	}
 	err = d.on(of, p, (*Volume).reading, func(v *Volume) error {
-		at, err := v.there(p)
+		at, err := v.findExisting(p)
 		if err == nil && at.letter != letterFolder {
 			err = sandbox.Errorf(sandbox.Invalid, "%.100q is not a folder", p)
 		}
@@ -282,7 +282,7 @@ func (d *Disk) ReadFile(ctx context.Context, of sandbox.VolumeRef, p string, w i
 	var v *Volume
 	var node uint64
 	err := d.on(of, p, (*Volume).reading, func(its *Volume) error {
-		at, err := its.there(p)
+		at, err := its.findExisting(p)
 		if err == nil && at.letter != letterFile {
 			err = sandbox.Errorf(sandbox.Invalid, "%.100q is not a file", p)
 		}
@@ -450,7 +450,7 @@ func (d *Disk) Change(of sandbox.VolumeRef, p string, c sandbox.VolumeFileChange
 		return file, err
 	}
 	err = d.on(of, p, (*Volume).changing, func(v *Volume) error {
-		at, err := v.there(p)
+		at, err := v.findExisting(p)
 		if err != nil {
 			return err
 		}
@@ -473,7 +473,7 @@ func (d *Disk) Remove(ctx context.Context, of sandbox.VolumeRef, p string) error
 		return sandbox.Errorf(sandbox.Invalid, "the root of a volume cannot be removed")
 	}
 	return d.on(of, p, (*Volume).changing, func(v *Volume) error {
-		at, err := v.there(p)
+		at, err := v.findExisting(p)
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func (m *mount) close() {
 	m.held = map[uint64]int{}
 	m.mu.Unlock() // a Volume's mu is locked before m.mu
 	for node, n := range held {
-		_ = m.letGo(node, n)
+		_ = m.releaseHolds(node, n)
 	}
 }
 
@@ -207,11 +207,11 @@ func (m *mount) release(node uint64) error {
 	if n == 0 {
 		return nil // it was held before the Boot was saved, or this Node began
 	}
-	return m.letGo(node, 1)
+	return m.releaseHolds(node, 1)
 }
 
-// letGo releases n holds of an object, which is removed if it has no name.
-func (m *mount) letGo(node uint64, n int) error {
+// releaseHolds releases n holds of an object, which is removed if it has no name.
+func (m *mount) releaseHolds(node uint64, n int) error {
 	done, err := m.v.changing()
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ const (
 	maxAnswer = 4096
 	// Rates of forwarded queries and of answers, in bytes: both can carry data past any
 	// rule.
-	askedBytesPerSecond, askedBytesBurst   = 2 << 10, 16 << 10
+	queryBytesPerSecond, queryBytesBurst   = 2 << 10, 16 << 10
 	answerBytesPerSecond, answerBytesBurst = 32 << 10, 256 << 10
 	// dnsIdle ends an idle TCP connection.
 	dnsIdle = 10 * time.Second
@@ -57,7 +57,7 @@ func newNameServer(l *Link) (*nameServer, error) {
 	}
 	s := &nameServer{
 		link: l, socket: socket, limit: rate.NewLimiter(queriesPerSecond, queriesBurst), slots: make(chan struct{}, maxQueries),
-		asked: rate.NewLimiter(askedBytesPerSecond, askedBytesBurst), bytes: rate.NewLimiter(answerBytesPerSecond, answerBytesBurst),
+		asked: rate.NewLimiter(queryBytesPerSecond, queryBytesBurst), bytes: rate.NewLimiter(answerBytesPerSecond, answerBytesBurst),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	l.wg.Go(s.serveUDP)
@@ -108,10 +108,10 @@ func (s *nameServer) mayAsk() bool {
 
 // Reasons against queries whose names the policy allows.
 var (
-	tooMany       = fmt.Sprintf("more than %d DNS queries a second", queriesPerSecond)
-	tooManyAtOnce = fmt.Sprintf("more than %d DNS queries at once", maxQueries)
-	tooMuchAsked  = fmt.Sprintf("DNS queries have more than %d bytes a second", askedBytesPerSecond)
-	tooMuchTold   = fmt.Sprintf("DNS answers have more than %d bytes a second", answerBytesPerSecond)
+	tooMany            = fmt.Sprintf("more than %d DNS queries a second", queriesPerSecond)
+	tooManyAtOnce      = fmt.Sprintf("more than %d DNS queries at once", maxQueries)
+	tooManyQueryBytes  = fmt.Sprintf("DNS queries have more than %d bytes a second", queryBytesPerSecond)
+	tooManyAnswerBytes = fmt.Sprintf("DNS answers have more than %d bytes a second", answerBytesPerSecond)
 )
 
 // hold logs a refusal for a limit, without the name: a tunnel's names are all different,
@@ -179,7 +179,7 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 	}
 	rules := s.link.rulesNow()
 	d := rules.Name(q.name)
-	if d.Verdict == policy.Allowed && rules.AboutNames() {
+	if d.Verdict == policy.Allowed && rules.MatchNames() {
 		d = q.judge(d)
 	}
 	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Name: q.name, Port: dnsPort}, d)
@@ -188,11 +188,11 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 		return failure(query, rcodeNone) // no such record: the guest then asks for addresses
 	case d.Verdict == policy.Refused:
 		return failure(query, rcodeRefused)
-	case rules.AboutNames():
-		query = q.anew()
+	case rules.MatchNames():
+		query = q.rebuilt()
 	}
 	if !s.asked.AllowN(time.Now(), len(query)) {
-		s.hold(tooMuchAsked)
+		s.hold(tooManyQueryBytes)
 		return nil
 	}
 	a, err := s.link.cfg.Resolver.Ask(ctx, network, query)
@@ -200,10 +200,10 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 		return failure(query, rcodeServerFailure)
 	}
 	if !s.bytes.AllowN(time.Now(), len(a)) {
-		s.hold(tooMuchTold)
+		s.hold(tooManyAnswerBytes)
 		return failure(query, rcodeServerFailure)
 	}
-	if err := s.remember(q, a); err != nil && rules.AboutNames() {
+	if err := s.remember(q, a); err != nil && rules.MatchNames() {
 		return failure(query, rcodeServerFailure)
 	}
 	return a

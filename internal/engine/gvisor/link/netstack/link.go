@@ -319,7 +319,7 @@ func (l *Link) again(f *flow) policy.Decision {
 	}
 	d := l.decide(f.target)
 	switch {
-	case d.Verdict != policy.Asked:
+	case d.Verdict != policy.Undecided:
 		return d
 	case f.shown != nil:
 		return l.rules.Show(f.target, *f.shown)
@@ -482,7 +482,7 @@ func (l *Link) register(t policy.Target) (life context.Context, f *flow, resize 
 	d := policy.Decision{Verdict: policy.Allowed}
 	if t.Addr.IsValid() {
 		d = l.decide(t)
-		if d.Verdict != policy.Asked {
+		if d.Verdict != policy.Undecided {
 			l.note(t, "", d)
 		}
 	}
@@ -497,7 +497,7 @@ func (l *Link) register(t policy.Target) (life context.Context, f *flow, resize 
 		return nil, nil, false, sandbox.Errorf(sandbox.Exhausted, "the sandboxes of this link shard have %d connections", maxShared)
 	}
 	life, cancel := context.WithCancel(context.Background())
-	f = &flow{target: t, asked: d.Verdict == policy.Asked, cancel: cancel}
+	f = &flow{target: t, asked: d.Verdict == policy.Undecided, cancel: cancel}
 	l.flows[f] = struct{}{}
 	l.wg.Add(1)
 	l.fit()

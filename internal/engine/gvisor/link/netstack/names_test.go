@@ -297,17 +297,17 @@ func TestTunnelsThroughNamesAreSlow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for drain(); server.heard.Load() < askedBytesBurst/2; drain() {
+	for drain(); server.heard.Load() < queryBytesBurst/2; drain() {
 		if time.Since(began) > time.Minute {
-			t.Fatalf("the server heard %d bytes, want at least %d", server.heard.Load(), askedBytesBurst/2)
+			t.Fatalf("the server heard %d bytes, want at least %d", server.heard.Load(), queryBytesBurst/2)
 		}
 	}
-	if got, most := server.heard.Load(), most(askedBytesBurst, askedBytesPerSecond); got > most {
+	if got, most := server.heard.Load(), most(queryBytesBurst, queryBytesPerSecond); got > most {
 		t.Errorf("the server heard %d bytes, want at most %d", got, most)
 	}
 	server.size.Store(maxAnswer)
 	var told int64
-	for shared.Limited() == 0 || !logged(l, tooMuchTold) {
+	for shared.Limited() == 0 || !logged(l, tooManyAnswerBytes) {
 		if time.Since(began) > time.Minute {
 			t.Fatalf("after %d bytes of answers nothing is held back: %+v", told, l.Log())
 		}
@@ -321,7 +321,7 @@ func TestTunnelsThroughNamesAreSlow(t *testing.T) {
 	if most := most(answerBytesBurst, answerBytesPerSecond); told > most {
 		t.Errorf("%d bytes of answers came, want at most %d", told, most)
 	}
-	if !logged(l, tooMuchAsked) {
+	if !logged(l, tooManyQueryBytes) {
 		t.Errorf("the log does not tell of the questions: %+v", l.Log())
 	}
 }

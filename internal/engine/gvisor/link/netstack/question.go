@@ -70,9 +70,9 @@ func (q dnsQuestion) judge(d policy.Decision) policy.Decision {
 // hides reports whether the answer could contain keys that encrypt names (ECH).
 func (q dnsQuestion) hides() bool { return q.kind == typeHTTPS || q.kind == typeSVCB }
 
-// anew writes the query with only the guest's name and kind: without options, flags or
+// rebuilt writes the query with only the guest's name and kind: without options, flags or
 // letter cases that could carry anything else.
-func (q dnsQuestion) anew() []byte {
+func (q dnsQuestion) rebuilt() []byte {
 	name, err := dnsmessage.NewName(q.name + ".")
 	if err != nil {
 		return nil // impossible: it was parsed from a message

@@ -72,7 +72,7 @@ func zoneAnswer(query []byte, records map[string]string) []byte {
 func (g *guest) lookup(t testing.TB, name string, kind dnsmessage.Type) (rcode int, addrs []netip.Addr) {
 	t.Helper()
 	q := dnsQuestion{id: 77, name: name, kind: kind, class: dnsmessage.ClassINET}
-	a := askUDP(t, g.dialUDP(t, gatewayDNS), q.anew(), answerTime)
+	a := askUDP(t, g.dialUDP(t, gatewayDNS), q.rebuilt(), answerTime)
 	if a == nil {
 		t.Fatalf("%s is not answered", name)
 	}
@@ -462,11 +462,11 @@ func TestAnswersAreHeldForATime(t *testing.T) {
 // question only.
 func FuzzAnswers(f *testing.F) {
 	q := dnsQuestion{id: 1, name: "www.good.example", kind: dnsmessage.TypeA, class: dnsmessage.ClassINET}
-	f.Add(zoneAnswer(q.anew(), records))
-	f.Add(q.anew())
+	f.Add(zoneAnswer(q.rebuilt(), records))
+	f.Add(q.rebuilt())
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		if q, err := readQuestion(b); err == nil {
-			_ = q.anew()
+			_ = q.rebuilt()
 			_ = readAddresses(b, q, func(netip.Addr, time.Duration) {})
 		}
 	})

@@ -55,9 +55,9 @@ func parseAll(texts []string) ([]sandbox.NetworkRule, error) {
 	return out, nil
 }
 
-// AboutNames reports whether some rule is about names, so that connections have to show
+// MatchNames reports whether some rule matches host names, so that connections have to show
 // their host name.
-func (r *Rules) AboutNames() bool { return r.names }
+func (r *Rules) MatchNames() bool { return r.names }
 
 // Verdict is the outcome of a decision.
 type Verdict int
@@ -65,8 +65,8 @@ type Verdict int
 const (
 	Refused Verdict = iota
 	Allowed
-	// Asked: it depends on the first bytes of the connection.
-	Asked
+	// Undecided: it depends on the first bytes of the connection.
+	Undecided
 )
 
 // Decision is a Verdict and its reason, in words for a log.
@@ -139,13 +139,13 @@ func (r *Rules) Connect(t Target) Decision {
 	if only, all := r.onlyRefusedNames(t); all {
 		return only
 	}
-	return Decision{Asked, d.Reason}
+	return Decision{Undecided, d.Reason}
 }
 
 // Show decides on a connection for which Connect returned Asked, by its first bytes.
 func (r *Rules) Show(t Target, s Shown) Decision {
 	d := r.Connect(t)
-	if d.Verdict != Asked {
+	if d.Verdict != Undecided {
 		return d
 	}
 	switch {
@@ -201,7 +201,7 @@ func (r *Rules) anyName(t Target, byAddress Decision) Decision {
 	if only, all := r.onlyRefusedNames(t); all {
 		return only
 	}
-	return Decision{Asked, "the address of an allowed host name"}
+	return Decision{Undecided, "the address of an allowed host name"}
 }
 
 // onlyRefusedNames returns a refusal, and true, when the address has names and all of

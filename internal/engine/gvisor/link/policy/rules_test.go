@@ -110,14 +110,14 @@ func TestConnect(t *testing.T) {
 
 		// Names allow: only what our resolver answered, and it must be shown.
 		{list, "tcp:1.1.1.1:443", Refused}, // an address typed in
-		{list, "tcp:1.1.1.1:443 example.com", Asked},
+		{list, "tcp:1.1.1.1:443 example.com", Undecided},
 		{list, "tcp:1.1.1.1:443 other.example", Refused},
-		{list, "tcp:1.1.1.1:443 other.example example.com", Asked}, // shared by many
+		{list, "tcp:1.1.1.1:443 other.example example.com", Undecided}, // shared by many
 		{list, "tcp:1.1.1.1:443 secret.cdn.example", Refused},
-		{list, "tcp:9.9.9.9:443", Asked}, // by its address, unless the name is refused
+		{list, "tcp:9.9.9.9:443", Undecided}, // by its address, unless the name is refused
 		{list, "tcp:9.9.9.9:80", Refused},
 		{list, "tcp:1.1.1.1:443 db.example", Refused}, // another port
-		{list, "tcp:1.1.1.1:5432 db.example", Asked},
+		{list, "tcp:1.1.1.1:5432 db.example", Undecided},
 		{list, "tcp:1.1.1.1:53", Refused},
 		{list, "udp:1.1.1.1:443 example.com", Refused}, // QUIC
 		{list, "udp:1.1.1.1:123 example.com", Refused}, // the rule names no port
@@ -127,9 +127,9 @@ func TestConnect(t *testing.T) {
 		{"none +a.example:53", "udp:1.1.1.1:53 a.example", Refused},
 
 		// Names refuse.
-		{block, "tcp:1.1.1.1:443", Asked},
+		{block, "tcp:1.1.1.1:443", Undecided},
 		{block, "tcp:1.1.1.1:443 bad.example", Refused},
-		{block, "tcp:1.1.1.1:443 bad.example fine.example", Asked},
+		{block, "tcp:1.1.1.1:443 bad.example fine.example", Undecided},
 		{block, "tcp:6.6.6.7:443", Refused},
 		{block, "tcp:6.6.6.6:443", Allowed},
 		{block, "tcp:1.1.1.1:53", Refused},
@@ -139,13 +139,13 @@ func TestConnect(t *testing.T) {
 		{block, "udp:1.1.1.1:123", Allowed},
 		{block, "udp:1.1.1.1:123 bad.example fine.example", Refused},
 		{"public -mail.example:25", "tcp:1.1.1.1:443", Allowed},
-		{"public -mail.example:25", "tcp:1.1.1.1:25", Asked},
+		{"public -mail.example:25", "tcp:1.1.1.1:25", Undecided},
 		{"public -mail.example:25", "tcp:1.1.1.1:25 mail.example", Refused},
 		{"none +* -bad.example", "tcp:1.1.1.1:53", Refused},
-		{"none +* -bad.example", "tcp:1.1.1.1:443", Asked},
+		{"none +* -bad.example", "tcp:1.1.1.1:443", Undecided},
 
 		{only, "tcp:1.1.1.1:443", Refused},
-		{only, "tcp:1.1.1.1:443 example.com", Asked},
+		{only, "tcp:1.1.1.1:443 example.com", Undecided},
 		{only, "udp:1.1.1.1:443 example.com", Refused},
 	} {
 		if d := compile(t, tt.rules).Connect(target(t, tt.target)); d.Verdict != tt.want || d.Reason == "" {

@@ -384,8 +384,8 @@ func threads() int {
 	return n
 }
 
-// about decodes a call about one link into body, which sets id to its Boot, and finds it.
-func (s *Shard) about(r *fdrpc.Request, body any, id *string) (*plug, error) {
+// plugOf decodes a call about one link into body, which sets id to its Boot, and finds it.
+func (s *Shard) plugOf(r *fdrpc.Request, body any, id *string) (*plug, error) {
 	if err := r.Decode(body); err != nil {
 		return nil, err
 	}
@@ -394,7 +394,7 @@ func (s *Shard) about(r *fdrpc.Request, body any, id *string) (*plug, error) {
 
 func (s *Shard) fetch(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.Ref
-	p, err := s.about(r, &body, &body.BootID)
+	p, err := s.plugOf(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -404,7 +404,7 @@ func (s *Shard) fetch(_ context.Context, r *fdrpc.Request) (any, *os.File, error
 
 func (s *Shard) setPolicy(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.PolicyRequest
-	p, err := s.about(r, &body, &body.BootID)
+	p, err := s.plugOf(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -413,7 +413,7 @@ func (s *Shard) setPolicy(_ context.Context, r *fdrpc.Request) (any, *os.File, e
 
 func (s *Shard) setSecrets(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.SecretsRequest
-	p, err := s.about(r, &body, &body.BootID)
+	p, err := s.plugOf(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -422,7 +422,7 @@ func (s *Shard) setSecrets(_ context.Context, r *fdrpc.Request) (any, *os.File, 
 
 func (s *Shard) setBandwidth(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.BandwidthRequest
-	p, err := s.about(r, &body, &body.BootID)
+	p, err := s.plugOf(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -435,7 +435,7 @@ func (s *Shard) setBandwidth(_ context.Context, r *fdrpc.Request) (any, *os.File
 
 func (s *Shard) networkLog(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.Ref
-	p, err := s.about(r, &body, &body.BootID)
+	p, err := s.plugOf(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -444,7 +444,7 @@ func (s *Shard) networkLog(_ context.Context, r *fdrpc.Request) (any, *os.File, 
 
 func (s *Shard) dial(ctx context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.DialRequest
-	p, err := s.about(r, &body, &body.BootID)
+	p, err := s.plugOf(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
