@@ -89,11 +89,11 @@ func TestParseNetworkPolicy(t *testing.T) {
 		}
 	}
 	if NetworkPolicy(`{"mode":"none","allow":["A.example"]}`).Valid() {
-		t.Error("a policy in another than its one form is valid")
+		t.Error("a policy that is not in canonical form is valid")
 	}
 }
 
-// What E2B's clients asked for is kept beside the rules, and nothing else reads it.
+// The internet flag of E2B's clients is kept beside the rules, and does not change them.
 func TestEnforcedPolicy(t *testing.T) {
 	for p, want := range map[NetworkPolicy]NetworkPolicy{
 		"public": "public", "none": "none", "": "", "other": "other",

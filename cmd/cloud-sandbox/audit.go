@@ -93,7 +93,7 @@ the end was cut off or the log was rewritten.`,
 	return cmd
 }
 
-// verify has check read the log that args name.
+// verify feeds check the log that args name.
 func verify(cmd *cobra.Command, check *audit.Checker, args []string) error {
 	if len(args) == 0 {
 		return withAudit(cmd, func(s sandbox.AuditStore) error { return check.Store(cmd.Context(), s) })

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// onServer, of which the command line alone says where they work, is complete.
+// onServer lists every command that the client alone does not have.
 func TestOnServer(t *testing.T) {
 	var visible []string
 	for _, c := range serverCommands() {

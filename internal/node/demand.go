@@ -72,8 +72,8 @@ func (n *Node) ask(req sandbox.StartRequest) {
 	}
 }
 
-// need is how many idle Boots recent demand needs: the requests of the time that filling
-// the Pool takes, and a quarter more. Node.mu is held.
+// need returns how many idle Boots recent demand needs: the requests during one refill of
+// the Pool, plus a quarter. Node.mu is held.
 func (p *pool) need(now time.Time) int {
 	fill := patience + p.took*time.Duration(p.target)/time.Duration(p.node.queue.slots)
 	n := p.demand.within(now, min(max(fill, leastLead), mostLead))
@@ -97,7 +97,7 @@ func (p *pool) shrink() {
 func (p *pool) measure() {
 	s, err := p.node.host.now()
 	if err != nil {
-		return // as before
+		return // keep the last value
 	}
 	n := p.node
 	n.mu.Lock()

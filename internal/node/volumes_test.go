@@ -20,7 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// volumeEngine has Boots with a volume server, which the test is.
+// volumeEngine has Boots whose volume server is the test.
 type volumeEngine struct {
 	*fake.Engine
 	servers chan net.Conn
@@ -59,8 +59,8 @@ func (w *world) volume(tenant sandbox.TenantID) sandbox.VolumeBinding {
 	return sandbox.VolumeBinding{VolumeSpec: v, Path: "/data"}
 }
 
-// asks says hello as the volume server of a Boot and asks about the root of the
-// first Volume that it names.
+// asks sends the hello of a Boot's volume server and a request about the root of the
+// first Volume.
 func asks(t *testing.T, conn net.Conn, ids ...string) unix.Errno {
 	t.Helper()
 	r := bufio.NewReader(conn)
@@ -82,8 +82,8 @@ func asks(t *testing.T, conn net.Conn, ids ...string) unix.Errno {
 	return 0
 }
 
-// A Boot is served the Volumes of its Binding from then until its end, whatever
-// breaks in between.
+// The Node serves a Boot the Volumes of its Binding until the Boot ends, also after broken
+// connections and restarts.
 func TestVolumes(t *testing.T) {
 	withVolumes(t, func(t *testing.T, w *world) {
 		v, other := w.volume("t"), w.volume("t")
@@ -116,7 +116,7 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-// The Node is the port VolumeFiles for its own name alone.
+// The Node implements VolumeFiles for its own name only.
 func TestVolumeFiles(t *testing.T) {
 	withVolumes(t, func(t *testing.T, w *world) {
 		ctx, v := t.Context(), w.volume("t")

@@ -14,14 +14,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// carrier is Nodes and Sandboxes of which only exports and imports are asked.
+// carrier implements only the exports and imports of Nodes and Sandboxes.
 type carrier struct {
 	sandbox.Nodes
 	export func(w io.Writer) error
 	take   func(r io.Reader) (sandbox.Saved, error)
-	tenant sandbox.TenantID // that the last call was for
+	tenant sandbox.TenantID // of the last call
 	asked  sandbox.ImportRequest
-	image  bool // the last export was with it
+	image  bool // the last export included it
 }
 
 func (c *carrier) ExportSaved(_ context.Context, _, _ string, image bool, w io.Writer) error {
@@ -34,7 +34,7 @@ func (c *carrier) ImportSaved(_ context.Context, _ string, tenant sandbox.Tenant
 	return c.take(r)
 }
 
-// carrierManager is a Manager over the same.
+// carrierManager is a Manager over a carrier.
 type carrierManager struct {
 	Manager
 	c *carrier
@@ -57,7 +57,7 @@ func (s *server) nodes(address string, role Role) *Nodes {
 	}, s.self(role, ""))
 }
 
-// pattern is content that no buffer holds at once.
+// pattern is content larger than any buffer.
 func pattern() []byte { return bytes.Repeat([]byte("a saved state, "), 1<<18) }
 
 func TestExportsAndImportsOfNodes(t *testing.T) {
@@ -112,7 +112,7 @@ func TestExportsAndImportsOfSnapshots(t *testing.T) {
 	}
 }
 
-// Errors come out as they went in, on whichever side they arose.
+// Errors keep their code and detail, from either side.
 func TestFailuresOfTransfers(t *testing.T) {
 	c := &carrier{}
 	s := serve(t, Node, NodeService(c))
@@ -152,7 +152,7 @@ func TestFailuresOfTransfers(t *testing.T) {
 		return sandbox.Saved{}, told
 	}
 	_, err := n.ImportSaved(t.Context(), "n", "t", "s", io.MultiReader(bytes.NewReader(pattern()), iotest.ErrReader(ours)))
-	s.stop() // which waits for the other end
+	s.stop() // waits for the other end
 	if !errors.Is(err, ours) || told == nil {
 		t.Errorf("an import whose source fails: %v, and the other end saw %v", err, told)
 	}
@@ -161,7 +161,7 @@ func TestFailuresOfTransfers(t *testing.T) {
 	}
 }
 
-// adviceOf is when err says that the call may be repeated.
+// adviceOf returns the RetryAfter of err.
 func adviceOf(err error) time.Duration {
 	var e *sandbox.Error
 	errors.As(err, &e)
@@ -172,7 +172,7 @@ type brokenWriter struct{ err error }
 
 func (b brokenWriter) Write([]byte) (int, error) { return 0, b.err }
 
-// Only who may ask is answered.
+// Only permitted roles get an answer.
 func TestTransfersAreForTheirCallers(t *testing.T) {
 	c := &carrier{export: func(io.Writer) error { return errors.New("asked") }, take: func(io.Reader) (sandbox.Saved, error) {
 		return sandbox.Saved{}, errors.New("asked")

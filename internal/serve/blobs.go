@@ -22,8 +22,8 @@ import (
 const probeLimit = 10 * time.Second
 
 // openBlobs opens the store for copies of saved states, if configured. A missing bucket
-// or folder and refused credentials stop the start; a store that does not answer may do
-// so later.
+// or folder and refused credentials stop the start; a store that does not answer does
+// not, because it may be temporary.
 func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 	c := &j.cfg.Blobs
 	if err := c.ReadKeys(); err != nil {

@@ -13,17 +13,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
-// A model says what Sandboxes, Snapshots and Volumes must be after any calls, in
-// the fewest words.
+// A model is a minimal reference implementation: the expected Sandboxes, Snapshots and
+// Volumes after any calls.
 type model struct {
 	*world
 	boxes map[string]*modelBox
 	snaps map[string]modelSnap
-	order []string // IDs of boxes as they were made
+	order []string // IDs of boxes, in order of creation
 	value int      // of the last write
 
-	volumes map[string]string // what each holds, by ID
-	made    []string          // IDs of volumes as they were made
+	volumes map[string]string // content, by ID
+	made    []string          // IDs of volumes, in order of creation
 }
 
 type modelBox struct {
@@ -55,8 +55,8 @@ func (m *model) one(t *rapid.T) (string, *modelBox) {
 	return id, m.boxes[id]
 }
 
-// expect fails the test unless a call on a Sandbox went as it must: refused with
-// Conflict when it has ended.
+// expect fails the test unless a call on a Sandbox succeeded, or was refused with Conflict
+// because the Sandbox has ended.
 func (m *model) expect(t *rapid.T, what string, b *modelBox, err error) (done bool) {
 	code := sandbox.CodeOf(err)
 	if b.state == sandbox.Ended && code == sandbox.Conflict {
@@ -68,7 +68,7 @@ func (m *model) expect(t *rapid.T, what string, b *modelBox, err error) (done bo
 	return true
 }
 
-// saved notes that a Sandbox has a new Snapshot of its present state.
+// saved records a new Snapshot of a Sandbox's present state.
 func (m *model) saved(id, snap string) {
 	b := m.boxes[id]
 	m.snaps[snap], b.snap = modelSnap{of: id, memory: b.memory}, snap
@@ -95,7 +95,7 @@ func (m *model) makeVolume(*rapid.T) {
 	m.value++ // no name is used twice
 }
 
-// writeVolume is seen by all that have it mounted, now or later.
+// writeVolume writes to a Volume. Every Sandbox that mounts it, now or later, reads the value.
 func (m *model) writeVolume(t *rapid.T) {
 	id, b := m.one(t)
 	if b.state != sandbox.Running || len(b.volumes) == 0 {
@@ -243,12 +243,12 @@ func (m *model) drop(t *rapid.T) {
 	}
 }
 
-// restart is another process over the same Store.
+// restart replaces the process; the Store stays.
 func (m *model) restart(*rapid.T) { m.m = m.manager(m.world.store, m.nodes) }
 
-// check compares all records with the model, once what may come later is done.
+// check compares all records with the model, after the background work.
 func (m *model) check(t *rapid.T) {
-	time.Sleep(time.Millisecond) // no two Snapshots are of one moment
+	time.Sleep(time.Millisecond) // Snapshots need different times
 	if err := m.m.Reconcile(m.t.Context()); err != nil {
 		t.Fatalf("Reconcile: %v", err)
 	}
@@ -279,11 +279,11 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// timeless is a test without a deadline: a bubble's time does not tell it.
+// timeless is a test without a deadline: a bubble's time says nothing about it.
 type timeless struct{ testing.TB }
 
-// Any calls in any order, losses of Boots and restarts have each Sandbox be what
-// its model is.
+// After any calls in any order, losses of Boots and restarts, each Sandbox equals its
+// model.
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {

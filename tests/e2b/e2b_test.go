@@ -1,5 +1,5 @@
-// Package e2b has unmodified E2B SDKs work against the built binary, and checks
-// on the wire what they hide.
+// Package e2b runs unmodified E2B SDKs against the built binary, and checks on the wire
+// details that the SDKs hide.
 //
 // CLOUD_SANDBOX_E2B_SDKS names the folder that scripts/e2b-sdks.sh prints.
 package e2b
@@ -16,13 +16,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Where these run there may be no registry: templates of other versions stand in for
-// the images that the SDKs' methods begin with.
+// The machine may reach no registry: templates of other versions replace the base images
+// of the SDKs' methods.
 var shared = rig.Shared{Options: rig.Options{Pool: 4, Env: []string{"CLOUD_SANDBOX_INEXACT_IMAGES=true"}}}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-// sdks is the folder of the SDKs, which a test that needs them is skipped without.
+// sdks returns the folder of the SDKs. It skips the test if the folder is not set.
 func sdks(t *testing.T) string {
 	t.Helper()
 	rig.Need(t)
@@ -42,8 +42,8 @@ func key(t *testing.T, s *rig.Server, user string) string {
 }
 
 // toTheEnd runs a program of Python and ends the process with it. The newest SDK's
-// HTTP client has threads of its own, which now and then abort the process while the
-// interpreter takes itself down, when the program is over
+// HTTP client has threads that sometimes abort the process while the interpreter shuts
+// down after the program
 // (github.com/curioswitch/pyqwest, issue 164).
 const toTheEnd = `import os, runpy, sys
 sys.argv = sys.argv[1:]
@@ -52,8 +52,7 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(0)`
 
-// run has a program of an SDK's user run with nothing but environment variables
-// set.
+// run runs a program that uses an SDK, configured only by environment variables.
 func run(t *testing.T, env []string, name string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -71,7 +70,7 @@ func run(t *testing.T, env []string, name string, args ...string) {
 	t.Logf("%s", out)
 }
 
-// script is a suite beside node_modules, where JavaScript looks for the SDK.
+// script copies a suite next to node_modules, where JavaScript finds the SDK.
 func script(t *testing.T, sdk, name string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,7 +108,7 @@ func TestNewestSDKs(t *testing.T) {
 	}
 }
 
-// E2B's own command line, which reads what the logs of a Sandbox hold.
+// E2B's own command line, which reads the logs of a Sandbox.
 func TestCommandLine(t *testing.T) {
 	dir := filepath.Join(sdks(t), "new")
 	t.Parallel()

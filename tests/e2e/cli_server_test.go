@@ -50,7 +50,7 @@ func TestCommandPortAccess(t *testing.T) {
 	}
 }
 
-// The keys of one's own, through the server: made, used, rotated, revoked.
+// A user's own keys through the server: made, used, rotated, revoked.
 func TestCommandKey(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-key")
@@ -104,8 +104,8 @@ func TestCommandKey(t *testing.T) {
 	}
 }
 
-// A template of one's own, through the server: of a folder and of an archive,
-// started from, listed, removed.
+// A user's own template through the server, from a folder and from an archive: started
+// from, listed, removed.
 func TestCommandTemplate(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-template")

@@ -27,8 +27,8 @@ func refuse(t *testing.T, c *rig.Client, want int, words, method, path string, b
 	}
 }
 
-// What is in a volume outlives those who wrote it, is seen by all that have it,
-// and comes back with what is paused, forked, or starts from a snapshot.
+// Files of a volume outlive the sandboxes that wrote them, are visible in every sandbox
+// that mounts it, and are mounted again after a pause, in forks and from snapshots.
 func TestVolumes(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "volumes")
@@ -52,7 +52,7 @@ func TestVolumes(t *testing.T) {
 	refuse(t, c, 409, "2 sandboxes", "DELETE", "/api/v1/volumes/shared", nil)
 	refuse(t, c, 409, "cannot change", "PATCH", "/api/v1/sessions/"+one.ID, rig.Body{"volumes": []rig.Body{}})
 
-	// A program that has a file open goes on with it.
+	// A program keeps its open file.
 	c.Must(t, "POST", "/api/v1/processes", rig.Body{"sandbox_id": one.ID, "command": "while sleep 0.1; do date >> /data/ticks; done", "background": true}, nil)
 	act(t, c, one.ID, "pause", rig.Body{})
 	c.Sh(t, two.ID, "echo meanwhile > /data/d/f; rm -f /data/ticks")
@@ -99,7 +99,7 @@ func TestVolumes(t *testing.T) {
 	c.Must(t, "DELETE", "/api/v1/snapshots/"+good.ID, nil, nil)
 }
 
-// Quotas of volumes hold, whoever asks at once, and an operator sees them.
+// Quotas of volumes hold for concurrent requests, and an operator sees them.
 func TestQuotaOfVolumes(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Env: []string{"POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0", "CLOUD_SANDBOX_QUOTA=volumes=3,volume_mb=100"}})
@@ -149,9 +149,8 @@ func volumesOnDisk(t *testing.T, s *rig.Server) []string {
 	return ids
 }
 
-// The server is killed before each step of the making and the deletion of a
-// volume, in turn: in the end it is there or it is not, on the disk as in the
-// records.
+// The server is killed before each step of creating and deleting a volume, in turn: in
+// the end the disk and the records agree whether the volume exists.
 func TestVolumesKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	m := newMortal(t)

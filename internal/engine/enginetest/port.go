@@ -99,7 +99,7 @@ func importRefused(t *testing.T, s *suite) {
 func shareSaved(t *testing.T, s *suite) {
 	sharer, ok := s.engine.(sandbox.Deduplicator)
 	if !ok {
-		t.Fatal("the engine saves, and is no Sharer")
+		t.Fatal("the engine saves, and is no Deduplicator")
 	}
 	origin := s.start(t)
 	s.Pause.WriteFile(t, s.engine, origin, "two")

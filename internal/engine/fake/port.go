@@ -72,7 +72,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	return x.Saved, ctx.Err()
 }
 
-// ShareSaved implements sandbox.Sharer; it only records the group.
+// ShareSaved implements sandbox.Deduplicator; it only records the group.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()

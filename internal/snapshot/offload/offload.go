@@ -2,7 +2,7 @@
 // their host's disk. The disk then serves as a cache.
 //
 // Its Engine wraps another Engine and passes the same test suite. A state with a group
-// (sandbox.Sharer) is copied in the background, as pieces that all states of the group
+// (sandbox.Deduplicator) is copied in the background, as pieces that all states of the group
 // share, sealed with a key of the group. Copied states may then be evicted from the host,
 // least recently used first; they are fetched again when a Boot starts from them. The
 // wrapped Engine signs its exports and imports nothing else, so malicious Blobs cannot
@@ -222,7 +222,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	return e.noteSize(name, saved, err)
 }
 
-// ShareSaved implements sandbox.Sharer: it queues the state for copying.
+// ShareSaved implements sandbox.Deduplicator: it queues the state for copying.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	if s := e.find(name); s != nil {
 		e.mu.Lock()

@@ -123,7 +123,7 @@ func beginOnce(t *testing.T, st sandbox.Store, o sandbox.IdempotencyRecord, expi
 	t.Helper()
 	there, began, err := st.BeginIdempotent(t.Context(), o, expired)
 	if err != nil || began != wantBegan {
-		t.Fatalf("BeginOnce = %+v, %v, %v, want began = %v", there, began, err, wantBegan)
+		t.Fatalf("BeginIdempotent = %+v, %v, %v, want began = %v", there, began, err, wantBegan)
 	}
 	return there
 }
@@ -195,10 +195,10 @@ func onceExpires(t *testing.T, st sandbox.Store) {
 	beginOnce(t, st, o, epoch.Add(-time.Second), false)
 	beginOnce(t, st, o, epoch, true)
 	if n, err := st.DeleteIdempotent(t.Context(), epoch); err != nil || n != 0 {
-		t.Errorf("DeleteOnces = %d, %v", n, err)
+		t.Errorf("DeleteIdempotent = %d, %v", n, err)
 	}
 	if n, err := st.DeleteIdempotent(t.Context(), epoch.Add(time.Second)); err != nil || n != 1 {
-		t.Errorf("DeleteOnces = %d, %v", n, err)
+		t.Errorf("DeleteIdempotent = %d, %v", n, err)
 	}
 }
 

@@ -49,7 +49,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 }
 
 var (
-	// sandboxCases are of Sandboxes and Nodes.
+	// sandboxCases cover Sandboxes and Nodes.
 	sandboxCases = []check{
 		{"a record comes back as it was written", roundTrip},
 		{"a check that it can be written changes nothing", checkWrite},
@@ -70,7 +70,7 @@ var (
 		{"leases are renewed", leases},
 		{"nodes that nothing is on are retired", retiring},
 	}
-	// snapshotCases are of Snapshots.
+	// snapshotCases cover Snapshots.
 	snapshotCases = []check{
 		{"a snapshot comes back as it was written", snapshotRoundTrip},
 		{"a snapshot's name belongs to one of its sandbox", snapshotNames},
@@ -83,7 +83,7 @@ var (
 		{"a snapshot stands on its image", snapshotOfImage},
 		{"a snapshot needs its build", snapshotOfBuild},
 	}
-	// keyCases are of keys, Secrets and Volumes.
+	// keyCases cover keys, Secrets and Volumes.
 	keyCases = []check{
 		{"a tenant has one signing key", signingKeys},
 		{"a key is found by its hash alone", keyRoundTrip},
@@ -103,7 +103,7 @@ var (
 		{"a tenant has so many volumes and no more", volumeLimit},
 		{"of volumes at once a quota admits so many", quotaVolumes},
 	}
-	// requestCases are of requests that take effect once, and of quotas.
+	// requestCases cover idempotent requests and quotas.
 	requestCases = []check{
 		{"a request takes effect once", onceBegins},
 		{"a request whose process died is taken over", onceTakeover},
@@ -116,7 +116,7 @@ var (
 		{"of inserts at once a quota admits so many", quotaRace},
 		{"of snapshots at once a quota admits so many", quotaSnapshotRace},
 	}
-	// tenantCases are of Tenants and their Users.
+	// tenantCases cover Tenants and their Users.
 	tenantCases = []check{
 		{"a tenant comes back as it was written", tenantRoundTrip},
 		{"a tenant is suspended and goes on", tenantChanges},
@@ -135,7 +135,7 @@ var (
 		{"lists of users are by ID and filter by state", userLists},
 		{"each change of a user shows", userChangesShow},
 	}
-	// logCases are of the audit log, usage and events, and of any call.
+	// logCases cover the audit log, usage, events, and properties of every call.
 	logCases = []check{
 		{"the audit log comes back as it was written", auditRoundTrip},
 		{"of audit entries at once each has its place in the chain", auditAtOnce},
@@ -291,7 +291,7 @@ func names(t *testing.T, st sandbox.Store) {
 	codetest.Want(t, "a second of the name", err, sandbox.Conflict)
 	insert(t, st, named("other"))
 	insert(t, st, sample("t"))
-	insert(t, st, sample("t")) // no name is not a name
+	insert(t, st, sample("t")) // several records may have no name
 
 	renamed := insert(t, st, sample("t"))
 	renamed.Name = "web"
@@ -643,11 +643,11 @@ func leases(t *testing.T, st sandbox.Store) {
 	if got, err := st.Nodes(ctx); err != nil || !slices.Equal(got, []sandbox.NodeRecord{a, b}) {
 		t.Errorf("Nodes = %v, %v, want %v", got, err, []sandbox.NodeRecord{a, b})
 	}
-	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2) // another's, which expired
-	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 3) // its own, which expired
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2) // another holder's lease, which expired
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 3) // its own lease, which expired
 }
 
-// retiring deletes nodes that nothing is on.
+// retiring deletes nodes without records.
 func retiring(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
 	for _, name := range []string{"runs", "saved", "kept", "idle", "over", "ended"} {

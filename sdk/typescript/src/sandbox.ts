@@ -561,7 +561,7 @@ export class Sandbox implements AsyncDisposable {
 
   /**
    * Goes back to one of its Snapshots and resolves when it runs. Its present state is lost, unless
-   * a Snapshot was taken before. IDs of processes from before no longer hold.
+   * a Snapshot was taken before. Earlier process IDs become invalid.
    *
    * @param snapshot - the Snapshot, or its ID or name.
    * @throws {@link NotFoundError} its history has no such Snapshot.

@@ -362,7 +362,7 @@ export class BuildLog implements AsyncIterable<BuildLine>, AsyncDisposable {
   }
 }
 
-/** Asks for a build, one for each key. */
+/** Requests a build, once for each key. */
 async function build(template: string, options: BuildOptions): Promise<Call<BuildInfo>> {
   const { dockerfile, context, files, idempotencyKey } = options;
   let text: string | undefined;
