@@ -281,14 +281,14 @@ func TestIdempotencyTakeover(t *testing.T) {
 	for _, state := range []sandbox.State{"", sandbox.Starting, sandbox.Running, sandbox.Ended} {
 		t.Run(string(state), func(t *testing.T) {
 			spy := new(gatewaytest.OnceSpy)
-			f := newFixture(t, func(c *gateway.Config) { spy.OnceStore, c.Store = c.Store, spy })
+			f := newFixture(t, func(c *gateway.Config) { spy.IdempotencyStore, c.Store = c.Store, spy })
 			ask := func() gatewaytest.Answer {
 				return f.With("POST", "/api/v1/sessions", `{}`, "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "k")
 			}
 			ask() // for the hash of the request, which is the gateway's to know
 			o := spy.Last()
 			o.Holder, o.Resource, o.Tenant = "a process that died", sandbox.NewSandboxID(), "dev:other"
-			if _, began, err := spy.OnceStore.BeginOnce(t.Context(), o, time.Time{}); err != nil || !began {
+			if _, began, err := spy.IdempotencyStore.BeginIdempotent(t.Context(), o, time.Time{}); err != nil || !began {
 				t.Fatal(began, err)
 			}
 			if state != "" {

@@ -79,7 +79,7 @@ func TestSuspendedCredentials(t *testing.T) {
 		t.Helper()
 		for _, r := range its {
 			a := f.Plain(r.method, r.path, r.body, r.headers...)
-			if held := a.Status == 403 && bytes.Contains(a.Body, []byte("suspended: ask whoever runs this server")); held != want {
+			if held := a.Status == 403 && bytes.Contains(a.Body, []byte("suspended: ask the operator of this server")); held != want {
 				t.Errorf("%s: %d %s", r.name, a.Status, a.Body)
 			}
 			if bytes.Contains(a.Body, []byte("a test")) {

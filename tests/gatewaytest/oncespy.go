@@ -10,17 +10,17 @@ import (
 
 // OnceSpy remembers what was begun last, and the answers that were stored.
 type OnceSpy struct {
-	sandbox.OnceStore
+	sandbox.IdempotencyStore
 	mu       sync.Mutex
-	begun    sandbox.Once
+	begun    sandbox.IdempotencyRecord
 	finished [][]byte
 }
 
-func (s *OnceSpy) FinishOnce(ctx context.Context, o sandbox.Once) error {
+func (s *OnceSpy) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
 	s.mu.Lock()
 	s.finished = append(s.finished, o.Answer)
 	s.mu.Unlock()
-	return s.OnceStore.FinishOnce(ctx, o)
+	return s.IdempotencyStore.FinishIdempotent(ctx, o)
 }
 
 // Answers returns the stored answers, the oldest first.
@@ -30,15 +30,15 @@ func (s *OnceSpy) Answers() [][]byte {
 	return s.finished
 }
 
-func (s *OnceSpy) BeginOnce(ctx context.Context, o sandbox.Once, expired time.Time) (sandbox.Once, bool, error) {
+func (s *OnceSpy) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, expired time.Time) (sandbox.IdempotencyRecord, bool, error) {
 	s.mu.Lock()
 	s.begun = o
 	s.mu.Unlock()
-	return s.OnceStore.BeginOnce(ctx, o, expired)
+	return s.IdempotencyStore.BeginIdempotent(ctx, o, expired)
 }
 
 // Last returns what was begun last.
-func (s *OnceSpy) Last() sandbox.Once {
+func (s *OnceSpy) Last() sandbox.IdempotencyRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.begun

@@ -1224,7 +1224,7 @@ func (f *fixture) e2bOnce(key, path, body, once string) gatewaytest.Answer {
 func TestE2BVolumeTokenIsNotKept(t *testing.T) {
 	t.Parallel()
 	spy := new(gatewaytest.OnceSpy)
-	f := newFixture(t, func(c *gateway.Config) { spy.OnceStore, c.Store = c.Store, spy })
+	f := newFixture(t, func(c *gateway.Config) { spy.IdempotencyStore, c.Store = c.Store, spy })
 	key := f.Key("t", sandbox.RoleOwner)
 	var first, again struct{ VolumeID, Token string }
 	f.e2bOnce(key, "/volumes", `{"name":"a"}`, "k").Into(t, 201, &first)

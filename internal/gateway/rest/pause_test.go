@@ -285,7 +285,7 @@ func TestSnapshotsTakeEffectOnce(t *testing.T) {
 func TestLargeAnswersTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	spy := new(gatewaytest.OnceSpy)
-	f := newFixture(t, func(c *gateway.Config) { spy.OnceStore, c.Store = c.Store, spy })
+	f := newFixture(t, func(c *gateway.Config) { spy.IdempotencyStore, c.Store = c.Store, spy })
 	f.Do("POST", "/api/v1/sessions", `{"name":"web"}`).Into(t, 201, &gatewaytest.View{})
 	large := `"count":100,"metadata":{"a":"` + strings.Repeat("m", 1000) + `"}}`
 	for path, body := range map[string]string{

@@ -120,7 +120,7 @@ func TestBadTemplates(t *testing.T) {
 		{"DELETE", "/api/v1/templates/base", "", 403, "server's own"},
 		{"GET", "/api/v1/builds/nothing", "", 404, ""},
 		{"DELETE", "/api/v1/builds/nothing", "", 404, ""},
-		{"DELETE", "/api/v1/builds/" + build.BuildID, "", 409, "over"},
+		{"DELETE", "/api/v1/builds/" + build.BuildID, "", 409, "has ended"},
 		{"GET", "/api/v1/builds/nothing/log", "", 404, ""},
 		{"GET", "/api/v1/builds/" + build.BuildID + "/log?from=-1", "", 400, "from"},
 		{"GET", "/api/v1/builds/" + build.BuildID + "/log?from=x", "", 400, "from"},
