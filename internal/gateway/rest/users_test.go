@@ -73,7 +73,7 @@ func TestUsers(t *testing.T) {
 	if got := strings.Join(ids, ", "); got != "bob admin token, corp:a/b é admin invited, owner owner token" {
 		t.Errorf("there are %s", got)
 	}
-	bearer := "Bearer " + owner // and a path that the contract's do not know: it has a slash
+	bearer := "Bearer " + owner // the path has a slash, unlike the paths in the contract
 	f.Plain("PATCH", "/api/v1/users/"+url.PathEscape("corp:a/b é"), `{"name":"A","email":"","role":"viewer"}`, "Authorization", bearer).Into(t, 200, &told)
 	told = userTold{}
 	if f.Plain("GET", "/api/v1/users/"+url.PathEscape("corp:a/b é"), "", "Authorization", bearer).Into(t, 200, &told); told.Name != "A" || told.Email != "" || told.Role != "viewer" {
@@ -186,7 +186,7 @@ func TestUsersRefused(t *testing.T) {
 	}
 }
 
-// Of another tenant's user one hears what there is to hear of none.
+// Another tenant's user gets the same answers as a user that does not exist.
 func TestUsersOfOthers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -208,8 +208,8 @@ func TestUsersOfOthers(t *testing.T) {
 	}
 }
 
-// Operators look after the users of every tenant that has a record, and may
-// leave it without an owner.
+// Operators manage the users of every tenant that has a record, and may leave a tenant
+// without an owner.
 func TestUsersForOperators(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -261,7 +261,7 @@ func TestUsersForOperators(t *testing.T) {
 	}
 }
 
-// Who rotates a key knows its secret, and answers for it.
+// A user who rotates a key becomes its owner, because the user knows its secret.
 func TestRotatedKeyGoesWithWhoRotatedIt(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

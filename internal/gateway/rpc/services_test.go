@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// badCall is one that is refused. ID in its messages is a Sandbox.
+// badCall is a call that must be refused. ID in its messages is a Sandbox.
 type badCall struct {
 	call     string
 	messages []string
@@ -35,7 +35,7 @@ func (f *fixture) refusesCalls(id string, all []badCall) {
 	}
 }
 
-// aboutSandboxes are calls that are about one Sandbox, with what else they need.
+// aboutSandboxes are calls about one Sandbox, with their other fields.
 var aboutSandboxes = map[string]string{
 	"file.v1.FileService/Read":    `"path":"a"`,
 	"file.v1.FileService/Write":   `"path":"a"`,
@@ -60,7 +60,7 @@ var aboutSandboxes = map[string]string{
 	"context.v1.ContextService/Delete":    `"context_id":"c"`,
 }
 
-// The services as clients of Connect have them. They share one server.
+// All services, called by clients of Connect. They share one server.
 func TestServicesByCalls(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -77,8 +77,8 @@ func TestServicesByCalls(t *testing.T) {
 	f.T = t
 }
 
-// Whoever calls about another's Sandbox hears what there is to hear of one that
-// does not exist.
+// A call about another tenant's Sandbox gets the same answer as a call about a Sandbox
+// that does not exist.
 func aboutAnothersSandbox(t *testing.T, f *fixture) {
 	id, other := f.Acquire(), f.Mint("other")
 	for call, needs := range aboutSandboxes {
@@ -90,7 +90,7 @@ func aboutAnothersSandbox(t *testing.T, f *fixture) {
 		}
 		absent, none := f.Say(other, call, about("i00000000000000000000"))
 		got, failed := f.Say(other, call, about(id))
-		failed.Message = strings.ReplaceAll(failed.Message, id, "i00000000000000000000") // each repeats what was asked for
+		failed.Message = strings.ReplaceAll(failed.Message, id, "i00000000000000000000") // each answer repeats the requested ID
 		if none.Code != "not_found" || !strings.Contains(none.Message, "no sandbox") || failed != none || len(got)+len(absent) > 0 {
 			t.Errorf("%s: absent is %q %+v, another's %q %+v", call, absent, none, got, failed)
 		}
@@ -234,7 +234,7 @@ func unary(t *testing.T, c filev1connect.FileServiceClient, id string) {
 	}
 }
 
-// watches follows changes until what is watched is gone.
+// watches follows changes until the watched directory is removed.
 func watches(t *testing.T, f *fixture, c filev1connect.FileServiceClient, id string) {
 	t.Helper()
 	s, err := c.Watch(t.Context(), connect.NewRequest(&filev1.WatchRequest{SandboxId: id, Path: "/workspace", Since: "old"}))
@@ -425,7 +425,7 @@ func badCallsAboutGit(t *testing.T, f *fixture) {
 		)
 		_, absent := f.Say(other, git+call, `{"repository":{"sandbox_id":"i00000000000000000000"}`+needs+`}`)
 		_, failed := f.Say(other, git+call, `{"repository":{"sandbox_id":"`+id+`"}`+needs+`}`)
-		failed.Message = strings.ReplaceAll(failed.Message, id, "i00000000000000000000") // each repeats what was asked for
+		failed.Message = strings.ReplaceAll(failed.Message, id, "i00000000000000000000") // each answer repeats the requested ID
 		if failed != absent || failed.Code != "not_found" {
 			t.Errorf("%s: another's answers %+v, an absent one %+v", call, failed, absent)
 		}
