@@ -25,7 +25,7 @@ func TestShardNotRecorded(t *testing.T) {
 	fifo, program := filepath.Join(dir, "fifo"), filepath.Join(dir, "test-link")
 	must(t, unix.Mkfifo(fifo, 0o644))
 	must(t, os.WriteFile(program, []byte("#!/bin/sh\nread line < "+fifo+"\n"), 0o755)) // until it is killed
-	must(t, os.MkdirAll(filepath.Join(dir, "shards", "3.json"), 0o755)) // where the record would be
+	must(t, os.MkdirAll(filepath.Join(dir, "shards", "3.json"), 0o755))                // where the record would be
 	groups, err := cgroup.Detect(fmt.Sprintf("cloud-sandbox-shard-%d", os.Getpid()))
 	must(t, err)
 	t.Cleanup(func() {
