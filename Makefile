@@ -107,6 +107,10 @@ test-templates: build ## build claude, codex, desktop and code-interpreter-v1 an
 	@for t in base code-interpreter-v1 claude codex desktop; do CLOUD_SANDBOX_URL= bin/cloud-sandbox template build $$t --data $(DATA) || exit; done
 	@TEMPLATES_E2E=1 CLOUD_SANDBOX_E2E=$(CURDIR)/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$(DATA)/templates CLOUD_SANDBOX_E2B_SDKS=$$(scripts/e2b-sdks.sh) go test -vet=off -count=1 -v -timeout 60m -run '^TestKnownTemplates$$' ./tests/e2b
 
+.PHONY: test-ecosystem
+test-ecosystem: build ## run agent frameworks and tools, as their registries have them, against the server
+	@DATA='$(DATA)' scripts/test-ecosystem.sh
+
 .PHONY: test-large
 test-large: build ## pause and resume a million files, and 50,000 descriptors, and print the times: some minutes
 	@LARGE_E2E=1 CLOUD_SANDBOX_E2E=$(CURDIR)/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$(DATA)/templates go test -vet=off -count=1 -timeout 120m -run '^TestLarge$$' ./tests/e2e

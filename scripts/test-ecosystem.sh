@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# `make test-ecosystem`: runs the packages of tests/ecosystem against a fresh server, and
+# prints a line for each. PACKAGES names those to run; all, if it is empty.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ ${1:-} != --with-server ]]; then
+  # Older SDKs of E2B reach sandboxes by name with TLS alone.
+  export CLOUD_SANDBOX_DEV_TLS=true PORT=${PORT:-18095}
+  exec scripts/with-server.sh scripts/test-ecosystem.sh --with-server
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export ECOSYSTEM_RESULTS=$work/results
+touch "$ECOSYSTEM_RESULTS"
+variables=$(XDG_CONFIG_HOME=$work/config bin/cloud-sandbox e2b env)
+eval "$variables"
+export CLOUD_SANDBOX_API_KEY=$E2B_API_KEY CLOUD_SANDBOX=$PWD/bin/cloud-sandbox
+
+broken=0
+for run in tests/ecosystem/*/run.sh; do
+  "$run" || { echo "$run: ended with status $?" >&2; broken=1; }
+done
+
+echo
+sort -t $'\t' -k2 "$ECOSYSTEM_RESULTS" | while IFS=$'\t' read -r verdict package version seconds why; do
+  printf '%-8s%-28s%-12s%5s s%s\n' "$verdict" "$package" "$version" "$seconds" "${why:+  $why}"
+done
+count() { grep -c "^$1" "$ECOSYSTEM_RESULTS" || true; }
+echo
+echo "$(count passed) passed, $(count failed) failed, $(count skipped) skipped"
+((broken == 0 && $(count failed) == 0 && $(count passed) > 0))
