@@ -58,7 +58,7 @@ step "typescript"
 step "python"
 python=$(scripts/python-env.sh)
 (cd sdk/python && "$python/ruff" check . && "$python/ruff" format --check . && "$python/mypy" && "$python/pytest" -q --durations=5)
-"$python/ruff" check tests/docs
+"$python/ruff" check tests/docs tests/ecosystem
 "$python/python" -m unittest discover -q tests/docs
 step_ends
 echo

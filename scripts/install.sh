@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, saying what for.
-# Usage: install.sh run|test|bench|cgroup2
+# Usage: install.sh run|test|bench|ecosystem|cgroup2
 set -euo pipefail
 
 # binary or file, package, what it is for
@@ -28,6 +28,9 @@ bench=("${run[@]}"
   "iptables|iptables|dockerd's network"
   "perf|linux-perf|flame charts and timelines"
 )
+ecosystem=("${test[@]}"
+  "names-below-localhost:|libnss-myhostname|older SDKs of E2B, and clients of ports, find sandboxes by name"
+)
 cgroup2=(
   "qemu-system-x86_64|qemu-system-x86|emulates a machine"
   "/bin/busybox|busybox-static|is what there is in it"
@@ -37,6 +40,7 @@ cgroup2=(
 present() {
   case $1 in
     python3-venv:) python3 -c 'import venv, ensurepip' 2>/dev/null ;;
+    names-below-localhost:) getent ahosts 3000-name.localhost >/dev/null ;;
     /*) [[ -e $1 ]] ;;
     *) command -v "$1" >/dev/null ;;
   esac

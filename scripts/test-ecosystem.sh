@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 if [[ ${1:-} != --with-server ]]; then
+  scripts/install.sh ecosystem
   # Older SDKs of E2B reach sandboxes by name with TLS alone.
   export CLOUD_SANDBOX_DEV_TLS=true PORT=${PORT:-18095}
   exec scripts/with-server.sh scripts/test-ecosystem.sh --with-server

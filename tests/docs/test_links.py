@@ -11,6 +11,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "sdk").glob("*/README.md")),
+    ROOT / "tests/ecosystem/README.md",
     ROOT / "tests/sdk/README.md",
 ]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
