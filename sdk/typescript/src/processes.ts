@@ -199,6 +199,7 @@ const PATH = "/api/v1/processes";
 const YIELD_SECONDS = 10;
 const MAX_OUTPUT_BYTES = 1 << 20;
 const REPLAY_BYTES = 64 << 10;
+const MAX_WRITE_BYTES = 1 << 20;
 // Writing waits for a process that does not read, up to 30 s.
 const WRITE_SECONDS = 90;
 const MAX_WAIT_SECONDS = 3600;
@@ -462,10 +463,15 @@ export class Process {
     await this.#client.call(call, options);
   }
 
-  /** Its input as a Web Stream; closing it ends the input. */
+  /** Its input as a Web Stream, for pieces of any size; closing it ends the input. */
   get stdin(): WritableStream<string | Uint8Array> {
     return new WritableStream<string | Uint8Array>({
-      write: (piece) => this.write(piece),
+      write: async (piece) => {
+        const data = typeof piece === "string" ? encode(piece) : piece;
+        for (let at = 0; at < data.length; at += MAX_WRITE_BYTES) {
+          await this.write(data.subarray(at, at + MAX_WRITE_BYTES));
+        }
+      },
       close: () => this.closeStdin(),
     });
   }

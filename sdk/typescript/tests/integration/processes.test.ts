@@ -101,6 +101,16 @@ test("input, output and signals", async () => {
   await assert.rejects(sleeper.signal("NONE"), InvalidRequestError);
 });
 
+test("input of any size", async () => {
+  const process = await sandbox.processes.start("wc -c", { keepStdin: true });
+  const writer = process.stdin.getWriter();
+  await writer.write(new Uint8Array(2_500_000));
+  await writer.write("é".repeat(1_000_000));
+  await writer.close();
+  await process.wait({ timeoutSeconds: 30 });
+  assert.equal((await process.output()).text, "4500000\n");
+});
+
 test("following", async () => {
   const process = await sandbox.processes.start("for n in 1 2 3; do echo $n; sleep 0.1; done");
   let all = "";
