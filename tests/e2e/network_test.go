@@ -10,66 +10,10 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
-
-	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
-
-// hostAddress is an address of this machine that a Sandbox could have a route to.
-func hostAddress(t *testing.T) netip.Addr {
-	t.Helper()
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(n.IP.To4()); ok && addr.IsGlobalUnicast() {
-				return addr
-			}
-		}
-	}
-	t.Skip("this machine has no address but those of the loopback interface")
-	return netip.Addr{}
-}
-
-// nameServer answers that every name below .example is at addr, and returns where
-// it is asked.
-func nameServer(t *testing.T, addr netip.Addr) string {
-	t.Helper()
-	socket, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := socket.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			var m dnsmessage.Message
-			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
-				continue
-			}
-			m.Response, m.Additionals = true, nil
-			q := m.Questions[0]
-			if q.Type == dnsmessage.TypeA && strings.HasSuffix(q.Name.String(), ".example.") {
-				head := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}
-				m.Answers = []dnsmessage.Resource{{Header: head, Body: &dnsmessage.AResource{A: addr.As4()}}}
-			}
-			if out, err := m.Pack(); err == nil {
-				_, _ = socket.WriteTo(out, from)
-			}
-		}
-	})
-	t.Cleanup(func() { socket.Close(); serving.Wait() })
-	return socket.LocalAddr().String()
-}
 
 // webSite is a server at addr, with TLS or without, that says hello.
 func webSite(t *testing.T, addr netip.Addr, secure bool) (port int) {
@@ -115,10 +59,10 @@ def attempt(f):
 
 func TestNetworkRules(t *testing.T) {
 	t.Parallel()
-	addr := hostAddress(t)
+	addr := rig.HostAddress(t)
 	secure, plain := webSite(t, addr, true), webSite(t, addr, false)
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
-		"CLOUD_SANDBOX_NAMESERVERS=" + nameServer(t, addr),
+		"CLOUD_SANDBOX_NAMESERVERS=" + rig.NameServer(t, addr),
 		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d,%s:%d", addr, secure, addr, plain),
 	}})
 	c := s.Client(t, "rules")

@@ -3,39 +3,25 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
-	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
-
-// secretSite is a server of HTTPS at addr for names below .example, under an
-// authority of its own. It says whether a request has the value, and never what
-// it has.
-type secretSite struct {
-	port  int
-	roots string // file in PEM
-}
 
 const secretValue = "value-that-no-sandbox-sees"
 
-func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
+// newSecretSite is a Site that says whether a request has the value, and never what it
+// has.
+func newSecretSite(t *testing.T, addr netip.Addr) rig.Site {
 	t.Helper()
-	ca := certs.SelfSigned(t)
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return rig.NewSite(t, addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		said := "without"
 		switch r.Header.Get("Authorization") {
 		case "Bearer " + secretValue:
@@ -45,40 +31,16 @@ func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
 		}
 		fmt.Fprintf(w, "%s %s %s", said, r.Host, r.Proto)
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.EnableHTTP2 = true
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Issue(t, "*.example", "api.example").TLS()}}
-	l, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Listener.Close()
-	s.Listener = l
-	s.StartTLS()
-	t.Cleanup(s.Close)
-	dir, err := os.MkdirTemp("", "roots-") // which the server's user can enter
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	roots := filepath.Join(dir, "roots.pem")
-	if err := os.WriteFile(roots, ca.PEM(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return secretSite{l.Addr().(*net.TCPAddr).Port, roots}
 }
 
-func secretServer(t *testing.T) (*rig.Server, secretSite) {
+func secretServer(t *testing.T) (*rig.Server, rig.Site) {
 	t.Helper()
-	addr := hostAddress(t)
+	addr := rig.HostAddress(t)
 	site := newSecretSite(t, addr)
 	return rig.Own(t, rig.Options{Pool: 1, Env: []string{
-		"CLOUD_SANDBOX_NAMESERVERS=" + nameServer(t, addr),
-		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.port),
-		"CLOUD_SANDBOX_SECRETS_ROOTS=" + site.roots,
+		"CLOUD_SANDBOX_NAMESERVERS=" + rig.NameServer(t, addr),
+		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.Port),
+		"CLOUD_SANDBOX_SECRETS_ROOTS=" + site.Roots,
 	}}), site
 }
 
@@ -86,16 +48,16 @@ func secretServer(t *testing.T) (*rig.Server, secretSite) {
 // owner, and one that was saved.
 func TestOperatorsAuthorities(t *testing.T) {
 	t.Parallel()
-	addr := hostAddress(t)
+	addr := rig.HostAddress(t)
 	site := newSecretSite(t, addr)
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
-		"CLOUD_SANDBOX_NAMESERVERS=" + nameServer(t, addr),
-		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.port),
-		"CLOUD_SANDBOX_CA_CERTS=" + site.roots,
+		"CLOUD_SANDBOX_NAMESERVERS=" + rig.NameServer(t, addr),
+		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.Port),
+		"CLOUD_SANDBOX_CA_CERTS=" + site.Roots,
 	}})
 	c := s.Client(t, "authorities")
 	id := c.Create(t, rig.Body{}).ID
-	url := fmt.Sprintf("https://api.example:%d/", site.port)
+	url := fmt.Sprintf("https://api.example:%d/", site.Port)
 	for range 2 {
 		for name, code := range map[string][2]string{
 			"curl":     {"bash", "curl -sS " + url},
@@ -122,12 +84,12 @@ func TestSecretsAreSetIntoRequests(t *testing.T) {
 	s, site := secretServer(t)
 	c := s.Client(t, "secrets")
 	c.Must(t, "POST", "/api/v1/secrets", rig.Body{"name": "API_KEY", "value": secretValue}, nil)
-	url := fmt.Sprintf("https://api.example:%d/", site.port)
-	use := []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("API.example:%d", site.port), "header": "authorization", "format": "Bearer {value}"}}
+	url := fmt.Sprintf("https://api.example:%d/", site.Port)
+	use := []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("API.example:%d", site.Port), "header": "authorization", "format": "Bearer {value}"}}
 	id := c.Create(t, rig.Body{"secrets": use}).ID
 
 	// By programs that find whom to trust in ways of their own.
-	want := fmt.Sprintf("with api.example:%d HTTP/", site.port)
+	want := fmt.Sprintf("with api.example:%d HTTP/", site.Port)
 	for name, code := range map[string][2]string{
 		"curl":     {"bash", "curl -sS " + url},
 		"HTTP/1.1": {"bash", "curl -sS --http1.1 -H 'Authorization: Bearer mine' " + url},
@@ -139,7 +101,7 @@ func TestSecretsAreSetIntoRequests(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	other := fmt.Sprintf("curl -ksS https://other.example:%d/", site.port)
+	other := fmt.Sprintf("curl -ksS https://other.example:%d/", site.Port)
 	if got := output(t, c, id, "bash", other); !strings.HasPrefix(got, "without other.example") {
 		t.Errorf("another host: %q", got)
 	}
@@ -168,7 +130,7 @@ print(ask())`
 			c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", nil, nil)
 		}, "anew with"},
 	}
-	if got := output(t, c, id, "python", fmt.Sprintf(keep, site.port)); got != "with\n" {
+	if got := output(t, c, id, "python", fmt.Sprintf(keep, site.Port)); got != "with\n" {
 		t.Errorf("python: %q", got)
 	}
 	for i, step := range steps {
@@ -181,7 +143,7 @@ print(ask())`
 	checkForks(t, c, id, "curl -ksS "+url)
 
 	// By E2B's API too, in its words.
-	rules := rig.Body{fmt.Sprintf("api.example:%d", site.port): []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": "Bearer ${e2b.secrets.API_KEY}"}}}}}
+	rules := rig.Body{fmt.Sprintf("api.example:%d", site.Port): []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": "Bearer ${e2b.secrets.API_KEY}"}}}}}
 	var theirs struct {
 		ID string `json:"sandboxID"`
 	}
@@ -193,7 +155,7 @@ print(ask())`
 	transform := func(value string) []rig.Body {
 		return []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": value}}}}
 	}
-	all, own := fmt.Sprintf("*.example:%d", site.port), fmt.Sprintf("api.example:%d", site.port)
+	all, own := fmt.Sprintf("*.example:%d", site.Port), fmt.Sprintf("api.example:%d", site.Port)
 	for _, tt := range []struct {
 		rules rig.Body
 		want  string
@@ -201,7 +163,7 @@ print(ask())`
 		{rig.Body{all: transform("Bearer ${e2b.secrets.API_KEY}")}, "with "},
 		{rig.Body{all: transform("Bearer ${e2b.secrets.API_KEY}"), own: transform("plain")}, "without "},
 		{rig.Body{all: transform("plain"), own: transform("Bearer ${e2b.secrets.API_KEY}")}, "with "},
-		{rig.Body{fmt.Sprintf("*.api.example:%d", site.port): transform("Bearer ${e2b.secrets.API_KEY}")}, "without "},
+		{rig.Body{fmt.Sprintf("*.api.example:%d", site.Port): transform("Bearer ${e2b.secrets.API_KEY}")}, "without "},
 	} {
 		askE2B(t, c, "PUT", "/sandboxes/"+theirs.ID+"/network", rig.Body{"rules": tt.rules}, nil)
 		if got := output(t, c, theirs.ID, "bash", "curl -ksS "+url); !strings.HasPrefix(got, tt.want) {
@@ -271,8 +233,8 @@ func TestSecretsOutliveOurProcesses(t *testing.T) {
 	s, site := secretServer(t)
 	c := s.Client(t, "secrets")
 	c.Must(t, "POST", "/api/v1/secrets", rig.Body{"name": "API_KEY", "value": secretValue}, nil)
-	id := c.Create(t, rig.Body{"secrets": []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("api.example:%d", site.port), "header": "Authorization", "format": "Bearer {value}"}}}).ID
-	ask := fmt.Sprintf("curl -ksS https://api.example:%d/", site.port)
+	id := c.Create(t, rig.Body{"secrets": []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("api.example:%d", site.Port), "header": "Authorization", "format": "Bearer {value}"}}}).ID
+	ask := fmt.Sprintf("curl -ksS https://api.example:%d/", site.Port)
 	eventually := func(what string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -68,7 +68,7 @@ func (p *companyProxy) heard(request string) bool {
 // take it, and what the proxy refuses is told.
 func TestUpstreamProxy(t *testing.T) {
 	t.Parallel()
-	proxy, addr := newCompanyProxy(t), hostAddress(t)
+	proxy, addr := newCompanyProxy(t), rig.HostAddress(t)
 	port := webSite(t, addr, false)
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
 		"CLOUD_SANDBOX_UPSTREAM_PROXY=" + proxy.at,

@@ -97,7 +97,7 @@ func TestUsage(t *testing.T) {
 // and what its owner does with it is not.
 func TestEgress(t *testing.T) {
 	t.Parallel()
-	addr := hostAddress(t)
+	addr := rig.HostAddress(t)
 	port := webSite(t, addr, false)
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
 		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, port), "CLOUD_SANDBOX_PRICES=USD,egress_gib=1024",

@@ -33,6 +33,7 @@ type model struct {
 	mu      sync.Mutex
 	offered []string // the tools that the agent offered
 	results []string // of the tools, as the model was told
+	bodies  []string // of requests
 	asked   []string // paths
 }
 
@@ -83,6 +84,9 @@ func (m *model) messages(w http.ResponseWriter, r *http.Request) {
 		Messages []struct{ Content json.RawMessage }
 	}
 	body, _ := io.ReadAll(r.Body)
+	m.mu.Lock()
+	m.bodies = append(m.bodies, string(body))
+	m.mu.Unlock()
 	if err := json.Unmarshal(body, &asked); err != nil {
 		m.t.Errorf("the agent asked %v: %.300s", err, body)
 	}
