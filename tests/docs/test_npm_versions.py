@@ -1,0 +1,39 @@
+"""Pages name the versions of npm packages that tests pin: python3 -m unittest discover tests/docs.
+
+What a page says to install, NAME@VERSION, is in a package.json of tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_INSTALL = re.compile(r"^(?:RUN )?npm install (.*)$", re.MULTILINE)
+_PIN = re.compile(r"(@?[\w./-]+)@(\d[\w.-]*)")
+
+
+class Versions(unittest.TestCase):
+    def test_pages_install_what_tests_pin(self) -> None:
+        pinned = {
+            pin
+            for file in [
+                ROOT / "tests/mcp/agents/package.json",
+                *ROOT.glob("tests/ecosystem/node/*/package.json"),
+            ]
+            for pin in json.loads(file.read_text(encoding="utf-8"))["dependencies"].items()
+        }
+        seen = 0
+        for page in sorted((ROOT / "docs/agents").glob("*.md")):
+            for line in _INSTALL.findall(page.read_text(encoding="utf-8")):
+                for pin in _PIN.findall(line):
+                    seen += 1
+                    with self.subTest(page=page.name, package=pin):
+                        self.assertIn(pin, pinned)
+        self.assertGreater(seen, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs one npm package, "one.sh NAME", with what package-lock.json of its folder pins,
+# installed anew when that has changed:
+#   example.*   the example of the documentation; model.json is the script of its model
+#   calls.*     makes calls that the example does not
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+here=$PWD/tests/ecosystem
+at=$(realpath -m ".tools/ecosystem/node/$1") # npm wants no symbolic link in it
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export HOME=$work MASTRA_TELEMETRY_DISABLED=1 DO_NOT_TRACK=1 npm_config_cache=$at/../cache
+
+pins() { cat "$here/node/$1/package.json" "$here/node/$1/package-lock.json"; }
+if ! cmp -s <(pins "$1") "$at/stamp"; then
+  rm -rf "$at"
+  mkdir -p "$at"
+  cp "$here/node/$1"/package*.json "$at"
+  npm ci --silent --no-audit --no-fund --prefix "$at" || { echo "npm could not install it"; exit 77; }
+  pins "$1" >"$at/stamp"
+fi
+PATH=$(dirname "$(ls -d "$at"/node_modules/node-linux-*/bin/node)"):$at/node_modules/.bin:$PATH
+export PATH
+# Beside node_modules, where programs look for what they import.
+cp "$here/node/$1"/* "$work"
+ln -s "$at/node_modules" "$work/node_modules"
+cd "$work"
+
+if [[ -e model.json ]]; then run=("$here/model.py" model.json); else run=(env); fi
+for part in example calls; do
+  if [[ -e $part.mjs ]]; then "${run[@]}" node $part.mjs; else bash -euo pipefail $part.sh; fi
+  run=(env)
+done
