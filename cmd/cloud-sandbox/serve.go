@@ -48,6 +48,7 @@ func runServe(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
+	cfg.Version = version
 	log := telemetry.NewLogger(os.Stderr, cfg.LogLevel, telemetry.IsTerminal(os.Stderr))
 	in, launched, err := launch.Inherit()
 	if err != nil {

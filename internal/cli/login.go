@@ -134,6 +134,7 @@ func (a *app) settings(cmd *cobra.Command) (config.Client, error) {
 	if err != nil {
 		return cfg, usageError{err}
 	}
+	cfg.Version = cmd.Root().Version
 	return cfg, nil
 }
 

@@ -22,6 +22,8 @@ type Client struct {
 	// given explicitly.
 	UserID string
 	ByUser bool
+	// Version is the version of the program, which sets it itself; servers are told it.
+	Version string
 }
 
 // Names of the flags that LoadClient knows.

@@ -28,6 +28,8 @@ import (
 type Config struct {
 	// Role is the only role of the process; empty: all roles.
 	Role string
+	// Version is the version of the program, which sets it itself.
+	Version string
 	// Addr is where the gateway, or the process of another role, listens, host:port. The
 	// host "localhost" means both loopback addresses, so that every client finds it.
 	Addr string

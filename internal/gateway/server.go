@@ -62,6 +62,8 @@ const (
 // Config holds the dependencies and settings of a Server. A field whose comment does
 // not say otherwise is required.
 type Config struct {
+	// Version is the version of this server; empty: clients are not told it.
+	Version string
 	// The ports of the session manager.
 	Sandboxes     sandbox.SandboxReader
 	Lifecycle     sandbox.Lifecycle
@@ -300,7 +302,7 @@ func (s *Server) allRoutes() []route {
 }
 
 var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
-	return sandbox.Errorf(sandbox.NotFound, "no operation has this path; /docs lists the API")
+	return sandbox.Errorf(sandbox.NotFound, "no operation has this path; /docs lists the API").WithCause(rest.ErrUnknown)
 })
 
 // missing is the route of a request without an operation.

@@ -73,6 +73,7 @@ func start(cmd *cobra.Command, role string) error {
 	if err != nil {
 		return err
 	}
+	cfg.Version = cmd.Version
 	log := telemetry.NewLogger(os.Stderr, cfg.LogLevel, telemetry.IsTerminal(os.Stderr)).With(telemetry.KeyRole, role)
 	options := launch.Options{Role: role, Addr: cfg.Addr, Data: cfg.Data, Args: os.Args[1:], Log: log, OldestGVisor: cfg.OldestGVisor}
 	if role != config.RoleNode {

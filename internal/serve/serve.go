@@ -286,7 +286,8 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	}
 	apiKeys := keys.New(j.store, j.log)
 	return gateway.New(gateway.Config{
-		TLS: secure, DevAuthority: devAuthority,
+		Version: j.cfg.Version,
+		TLS:     secure, DevAuthority: devAuthority,
 		Sandboxes: sandboxes, Lifecycle: sandboxes, Updates: sandboxes, Snapshots: sandboxes, SnapshotFiles: sandboxes, Volumes: sandboxes,
 		Boots: nodes, Reports: nodes, NodeVolumes: nodes, VolumeFiles: nodes,
 		Templates: j.templates, TemplateBuilds: j.templates, TemplateQuota: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,

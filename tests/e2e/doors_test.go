@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -45,6 +46,34 @@ func send(t *testing.T, c *rig.Client, method, path, body, name, value string) (
 		}
 	}
 	return resp, s
+}
+
+// A client of another version is told both where the server does not know its call.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "versions")
+	version, err := exec.Command(shared.Server(t).Bin, "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.TrimPrefix(strings.TrimSpace(strings.TrimPrefix(string(version), "cloud-sandbox version ")), "v")
+	req, err := http.NewRequest("GET", c.URL+"/api/v1/later", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("User-Agent", "cloud-sandbox-python/99.0.0")
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "the client has version 99.0.0 and the server version " + own + ": update the older one"; !strings.Contains(string(body), want) {
+		t.Errorf("%s, want %q", body, want)
+	}
 }
 
 // Outside dev mode the operator's key opens the door, mints tokens and is shut

@@ -44,9 +44,10 @@ type Client struct {
 	Patience time.Duration
 	Waits    func(time.Duration)
 
-	base   string
-	userID string
-	http   *http.Client
+	base    string
+	userID  string
+	version string // of the program; empty: unknown
+	http    *http.Client
 
 	tokens func(context.Context) (string, error) // of a login; nil: no login
 
@@ -63,7 +64,7 @@ func New(c config.Client) *Client {
 	transport.ExpectContinueTimeout = 5 * time.Second
 	transport.WriteBufferSize, transport.ReadBufferSize = 64<<10, 64<<10
 	return &Client{
-		base: c.URL, userID: c.UserID, token: c.Key,
+		base: c.URL, userID: c.UserID, version: c.Version, token: c.Key,
 		http: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -258,6 +259,9 @@ func (c *Client) send(ctx context.Context, r request, token string) (*http.Respo
 	}
 	for name, values := range r.header {
 		req.Header[name] = values
+	}
+	if c.version != "" {
+		req.Header.Set("User-Agent", "cloud-sandbox/"+c.version)
 	}
 	if r.kind != "" {
 		req.Header.Set("Content-Type", r.kind)

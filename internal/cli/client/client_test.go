@@ -191,6 +191,22 @@ func TestFailures(t *testing.T) {
 }
 
 // An ID is one part of a path, whatever is in it.
+// Servers are told the version of the program.
+func TestVersion(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if got := r.UserAgent(); got != "cloud-sandbox/1.3.0" {
+			t.Errorf("the client is %q", got)
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	defer s.Close()
+	c := New(config.Client{URL: s.URL, Key: "k", Version: "1.3.0"})
+	defer c.Close()
+	if _, err := c.Get(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPathsAreEscaped(t *testing.T) {
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.EscapedPath() != "/api/v1/sessions/..%2Fa%3Fb" {

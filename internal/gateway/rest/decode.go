@@ -19,6 +19,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
+// ErrUnknown is the cause of an error about a path, field or parameter that this server
+// does not know, and that another version may know.
+var ErrUnknown = errors.New("not in this version of the API")
+
 // Decode reads the body of r, one JSON object, into v. An empty body is {}. Unknown
 // fields, anything after the object and text that is not UTF-8 are Invalid. Whoever
 // sets r.Body bounds its size.
@@ -79,7 +83,7 @@ func jsonError(err error, t reflect.Type) error {
 		return sandbox.Errorf(sandbox.Invalid, "the body is not JSON: it ends early")
 	}
 	// Any other error names an unknown field and has no type of its own.
-	return sandbox.Errorf(sandbox.Invalid, "the body has an %.128s", strings.TrimPrefix(err.Error(), "json: "))
+	return sandbox.Errorf(sandbox.Invalid, "the body has an %.128s", strings.TrimPrefix(err.Error(), "json: ")).WithCause(ErrUnknown)
 }
 
 // kindError says which field of a body of type t has the wrong JSON type.
@@ -179,7 +183,7 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 		all := values[name]
 		family, _, bracket := strings.Cut(name, "[")
 		if !slices.Contains(known, name) && !(bracket && strings.HasSuffix(name, "]") && slices.Contains(known, family+"[]")) {
-			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name)
+			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name).WithCause(ErrUnknown)
 		}
 		if len(all) != 1 {
 			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %.64q is given twice", name)

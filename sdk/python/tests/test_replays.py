@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloud_sandbox import CloudSandboxError
+from cloud_sandbox import CloudSandboxError, __version__
 
 from .conftest import SANDBOX_ID
 from .flavours import Flavour
@@ -81,6 +81,7 @@ def call(sdk: Flavour, spec: dict[str, Any], url: str, output: list[list[str]]) 
 def check_request(received: Received, want: dict[str, Any]) -> None:
     assert (received.method, received.path) == (want["method"], want["path"])
     assert received.query == want.get("query", {})
+    assert received.headers["user-agent"] == f"cloud-sandbox-python/{__version__}"
     for name, value in want["headers"].items():
         assert received.headers.get(name.lower()) == value
     if "json" in want:

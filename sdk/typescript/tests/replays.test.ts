@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Client, CloudSandboxError, Sandbox } from "../src/index.js";
+import { VERSION } from "../src/version.js";
 import { type Received, type Reply, Server } from "./server.js";
 
 const FOLDER = new URL("../../../tests/sdk/", import.meta.url);
@@ -153,6 +154,7 @@ function checkRequest(received: Received, want: JSONObject): void {
   assert.equal(received.method, want.method);
   assert.equal(received.path, want.path);
   assert.deepEqual(received.query, want.query ?? {});
+  assert.equal(received.headers["user-agent"], `cloud-sandbox-typescript/${VERSION}`);
   for (const [name, value] of Object.entries((want.headers ?? {}) as JSONObject)) {
     assert.equal(received.headers[name.toLowerCase()] ?? null, value, name);
   }
