@@ -62,6 +62,7 @@ func (n *Node) ask(req sandbox.StartRequest) {
 	defer n.mu.Unlock()
 	now := time.Now()
 	p.demand.add(now)
+	p.claimed = now // or a refill begins before the request has its Boot or its turn
 	need := p.need(now)
 	if 4*need >= 3*p.target {
 		p.pressed = now

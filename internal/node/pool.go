@@ -51,7 +51,7 @@ type pool struct {
 	demand   demand        // requests that the Pool could serve
 	pressed  time.Time     // when demand last needed target, or nearly
 	took     time.Duration // refill duration, a moving average
-	claimed  time.Time     // when a request last got a Boot, or started one cold
+	claimed  time.Time     // when a request last came, got a Boot, or started one cold
 	binding  int           // requests whose Boots are being started or bound
 	short    time.Time     // since when the Pool is half empty or more and claimed from; zero: it is not
 	shrunk   time.Time
