@@ -129,6 +129,7 @@ func summary(all []event) string {
 			words = append(words, "error:"+e["name"].(string)+":"+e["value"].(string))
 		case "number_of_executions":
 			words = append(words, "n")
+		case "keepalive": // of a slow machine
 		default:
 			words = append(words, e["type"].(string))
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -124,6 +125,10 @@ func marked(pid int, variable string) bool {
 // family finds the processes of a run: its session, the descendants of known
 // processes, and all that carry its mark, even after they have left both.
 func family(r *run, known map[int]bool) []int {
+	// Until its exec, the process of another run has the Guest's environment, without a
+	// mark. ForkExec holds this lock until then.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	leader, mark, since := r.leader, r.mark, r.start
 	all := tasks()
 	var found []int

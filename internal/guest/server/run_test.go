@@ -171,7 +171,7 @@ func TestRunRefuses(t *testing.T) {
 	}{
 		{"nothing", RunRequest{}, "no program is named"},
 		{"unknown program", RunRequest{Args: []string{"no-such"}}, `the program "no-such" is not in PATH`},
-		{"unknown user", RunRequest{Args: []string{"true"}, User: "nobody-here"}, `there is no user "nobody-here"`},
+		{"unknown user", RunRequest{Args: []string{"true"}, User: "nobody-here"}, `no user "nobody-here"`},
 		{"missing folder", RunRequest{Args: []string{"true"}, Cwd: "/no/such"}, `the working directory "/no/such" does not exist`},
 		{"a folder", RunRequest{Args: []string{"/etc"}}, `"/etc" is not a program`},
 		{"zero byte", RunRequest{Args: []string{"true", "a\x00b"}}, "an argument holds a zero byte"},
