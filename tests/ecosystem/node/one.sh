@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=$PWD/tests/ecosystem
+source tests/ecosystem/fetch.sh
 at=$(realpath -m ".tools/ecosystem/node/$1") # npm wants no symbolic link in it
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,7 +17,7 @@ if ! cmp -s <(pins "$1") "$at/stamp"; then
   rm -rf "$at"
   mkdir -p "$at"
   cp "$here/node/$1"/package*.json "$at"
-  npm ci --silent --no-audit --no-fund --prefix "$at" || { echo "npm could not install it"; exit 77; }
+  fetch npm ci --loglevel=error --no-audit --no-fund --prefix "$at"
   pins "$1" >"$at/stamp"
 fi
 PATH=$(dirname "$(ls -d "$at"/node_modules/node-linux-*/bin/node)"):$at/node_modules/.bin:$PATH

@@ -11,9 +11,10 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 here=$PWD/tests/ecosystem
 folder=$here/python/$1
+source tests/ecosystem/fetch.sh
 at=$(realpath -m .tools/ecosystem)
 
-# No program tells anyone anything, and none fetches at run time what its package holds.
+# Telemetry is off, and no program downloads at run time what its package holds.
 export ANONYMIZED_TELEMETRY=false AGNO_TELEMETRY=false CREWAI_DISABLE_TELEMETRY=true CREWAI_TRACING_ENABLED=false DO_NOT_TRACK=1 \
   HARBOR_TELEMETRY=off LANGSMITH_TRACING=false LITELLM_LOCAL_MODEL_COST_MAP=True OPENAI_AGENTS_DISABLE_TRACING=1 OTEL_SDK_DISABLED=true
 work=$(mktemp -d)
@@ -26,7 +27,7 @@ flock 9
 if ! cmp -s "$here/python/uv.txt" "$at/uv/stamp"; then
   rm -rf "$at/uv"
   python3 -m venv "$at/uv"
-  "$at/uv/bin/pip" install -q --disable-pip-version-check -r "$here/python/uv.txt"
+  fetch "$at/uv/bin/pip" install -q --disable-pip-version-check -r "$here/python/uv.txt"
   cp "$here/python/uv.txt" "$at/uv/stamp"
 fi
 export UV=$at/uv/bin/uv
@@ -34,12 +35,13 @@ export UV=$at/uv/bin/uv
 if [[ -e $folder/settings.sh ]]; then source "$folder/settings.sh"; fi
 if [[ -x $folder/run.sh ]]; then
   cd "$work"
-  exec "$folder/run.sh" "$at/$1"
+  "$folder/run.sh" "$at/$1"
+  exit
 fi
 if ! cmp -s "$folder/requirements.txt" "$at/$1/stamp"; then
   rm -rf "${at:?}/$1"
   "$UV" venv -q --python "$(type -P python3)" "$at/$1"
-  "$UV" pip sync -q --python "$at/$1/bin/python" "$folder/requirements.txt"
+  fetch "$UV" pip sync -q --python "$at/$1/bin/python" "$folder/requirements.txt"
   cp "$folder/requirements.txt" "$at/$1/stamp"
 fi
 flock -u 9

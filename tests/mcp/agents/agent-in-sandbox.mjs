@@ -31,7 +31,7 @@ class SandboxProcess extends EventEmitter {
     this.#input.readable.pipeTo(process.stdin).catch(() => {}); // it has ended, which follow tells
     for await (const { stream, data, text } of process.follow()) {
       if (stream === "stdout") this.stdout.write(data);
-      else console.error(text);
+      else globalThis.process.stderr.write(text);
     }
     this.stdout.end();
     this.exitCode = process.info.exitCode;
@@ -47,7 +47,10 @@ class SandboxProcess extends EventEmitter {
 
 const client = new Client();
 const secret = ["ANTHROPIC_API_KEY", process.env.ANTHROPIC_API_KEY, { hosts: [api.host] }];
-await client.secrets.create(...secret).catch(() => client.secrets.replace(...secret));
+await client.secrets.create(...secret).catch((error) => {
+  if (!(error instanceof ConflictError)) throw error; // it exists already
+  return client.secrets.replace(...secret);
+});
 await using sandbox = await Sandbox.create({
   client,
   template: "claude-code",

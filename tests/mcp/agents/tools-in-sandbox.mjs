@@ -1,5 +1,5 @@
 // Claude runs here. Its tools work in a sandbox, and nothing of this machine is read or written.
-import { mkdtemp } from "node:fs/promises";
+import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { BUILTIN_TOOL_NAMES, query } from "@anthropic-ai/claude-agent-sdk";
@@ -14,10 +14,11 @@ async function guard({ tool_name: tool }) {
   return { hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "deny", permissionDecisionReason: reason } };
 }
 
+const cwd = await mkdtemp(join(tmpdir(), "agent-"));
 const messages = query({
   prompt: process.argv[2] ?? "Fix the bug in repo.",
   options: {
-    cwd: await mkdtemp(join(tmpdir(), "agent-")),
+    cwd,
     // The tools of the sandbox, and no other server of MCP.
     mcpServers: {
       sandbox: {
@@ -48,3 +49,4 @@ for await (const message of messages) {
   if (message.subtype !== "success") throw new Error(message.subtype);
   console.log(message.result);
 }
+await rm(cwd, { recursive: true });

@@ -6,6 +6,7 @@
 set -euo pipefail
 at=$1
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../../fetch.sh"
 pinned=$(cat "$here/requirements.txt" "$here/run.sh" | sha256sum)
 if [[ $(cat "$at/stamp" 2>/dev/null) != "$pinned" ]]; then
   rm -rf --one-file-system "$at"
@@ -20,7 +21,7 @@ if [[ $(cat "$at/stamp" 2>/dev/null) != "$pinned" ]]; then
     rm -rf "$at"/root/var/cache/apt/archives/*.deb "$at"/root/var/lib/apt/lists/*
     touch "$at/debian"
   fi
-  "$UV" pip install -q --target "$at/root/opt/harbor" --python-version "$python" -r "$here/requirements.txt"
+  fetch "$UV" pip install -q --target "$at/root/opt/harbor" --python-version "$python" -r "$here/requirements.txt"
   echo "$pinned" >"$at/stamp"
 fi
 
