@@ -27,6 +27,7 @@ import (
 type stage struct {
 	dir    string
 	socket string
+	group  string // the cgroup of its sentry hosts
 	image  string
 	images string
 	stop   func() // ends the sentry host
@@ -55,13 +56,14 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{dir: dir, socket: filepath.Join(dir, "host.sock"), image: image, images: filepath.Join(templates, "images")}
+	s.group = fmt.Sprintf("cloud-sandbox-engine-%d-%d", os.Getpid(), stages.Add(1))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s.stop = s.startHost(t, filepath.Join(filepath.Dir(binary), "stage"), "test")
 	return s
 }
 
-// hostsStarted counts the sentry hosts: several run at once, and each has a cgroup of its own.
-var hostsStarted atomic.Int64
+// stages counts the stages: several are there at once.
+var stages atomic.Int64
 
 // startHost starts the sentry host of a build, whose parts lie in a folder, until
 // the test or stop ends it.
@@ -74,7 +76,7 @@ func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 	cmd := exec.Command(filepath.Join(parts, "gvisor_sentry"), "host",
 		"--socket", s.socket, "--dir", filepath.Join(s.dir, "host"), "--images", s.images, "--upper-dir", filepath.Join(s.dir, "upper"), "--saved", filepath.Join(s.dir, "saved"),
 		"--guest-image", filepath.Join(parts, "guest.erofs"), "--sidecar-dir", parts, "--link", filepath.Join(parts, "link"),
-		"--build", build, "--server-uid", "0", "--link-uid", "61741", "--cgroup", fmt.Sprintf("cloud-sandbox-engine-%d-%d", os.Getpid(), hostsStarted.Add(1)))
+		"--build", build, "--server-uid", "0", "--link-uid", "61741", "--cgroup", s.group)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,8 +83,15 @@ func jsonError(err error, t reflect.Type) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return sandbox.Errorf(sandbox.Invalid, "the body is not JSON: it ends early")
 	}
-	// Any other error names an unknown field and has no type of its own.
-	return sandbox.Errorf(sandbox.Invalid, "the body has an %.128s", strings.TrimPrefix(err.Error(), "json: ")).WithCause(ErrUnknown)
+	// The error of an unknown field has no type of its own.
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return sandbox.Errorf(sandbox.Invalid, "the body has an unknown field %.128s", field).WithCause(ErrUnknown)
+	}
+	var coding base64.CorruptInputError
+	if errors.As(err, &coding) {
+		return sandbox.Errorf(sandbox.Invalid, "the body has bytes that are not base64, at character %d of their text", int64(coding))
+	}
+	return sandbox.Errorf(sandbox.Invalid, "the body cannot be read: %.128s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // kindError says which field of a body of type t has the wrong JSON type.

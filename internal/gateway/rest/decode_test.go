@@ -2,6 +2,7 @@ package rest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -32,6 +33,7 @@ func TestDecodeNamesTheField(t *testing.T) {
 		Name     v1.Optional[string]     `json:"name"`
 		Every    v1.Optional[v1.Seconds] `json:"every_seconds"`
 		Ports    *v1.PortRules           `json:"ports"`
+		Data     []byte                  `json:"data"`
 	}
 	for _, tt := range []struct{ raw, want string }{
 		{`{"sandbox_id": 5}`, "sandbox_id must be a string, not a number"},
@@ -57,6 +59,7 @@ func TestDecodeNamesTheField(t *testing.T) {
 		{`{"idle_timeout_seconds": -1}`, "idle_timeout_seconds must be a number of seconds, more than 0 and at most 2147483647, not -1"},
 		{`{"every_seconds": 0}`, "every_seconds must be a number of seconds, more than 0 and at most 2147483647, not 0"},
 		{`{"other": 1}`, `the body has an unknown field "other"`},
+		{`{"data": "***"}`, "the body has bytes that are not base64, at character 0 of their text"},
 		{`{"user": "a"`, "the body is not JSON: it ends early"},
 		{`{"user": "a"} {}`, "the body has more text after its JSON object"},
 		{`[]`, "the body must be a JSON object"},
@@ -65,6 +68,9 @@ func TestDecodeNamesTheField(t *testing.T) {
 		var coded *sandbox.Error
 		if !errors.As(err, &coded) || coded.Code != sandbox.Invalid || coded.Detail != tt.want {
 			t.Errorf("%s: %v, want %q", tt.raw, err, tt.want)
+		}
+		if unknown := strings.Contains(tt.want, "unknown field"); errors.Is(err, ErrUnknown) != unknown {
+			t.Errorf("%s: of another version: %v, want %v", tt.raw, !unknown, unknown)
 		}
 	}
 }
