@@ -50,15 +50,21 @@ func write(path string, content []byte, mode fs.FileMode, lasting bool) error {
 // Identity returns the random text that the file at path holds, which it makes at the
 // first call. It tells one data folder from another.
 func Identity(path string) (string, error) {
-	kept, err := os.ReadFile(path)
-	if id := strings.TrimSpace(string(kept)); err == nil && id != "" {
-		return id, nil
+	id, err := KeptIdentity(path)
+	if err != nil || id != "" {
+		return id, err
 	}
+	id = rand.Text()
+	return id, Write(path, []byte(id+"\n"), 0o600)
+}
+
+// KeptIdentity is Identity without making one: empty if there is none.
+func KeptIdentity(path string) (string, error) {
+	kept, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	id := rand.Text()
-	return id, Write(path, []byte(id+"\n"), 0o600)
+	return strings.TrimSpace(string(kept)), nil
 }
 
 // Rename renames a durable file, and makes its new name durable.

@@ -17,14 +17,31 @@ const (
 	leaseEvery = 5 * time.Second
 )
 
+func identityFile(dir string) string { return filepath.Join(dir, "id") }
+
 // Holder returns the identity of a Node's folder, which records of its Lease carry. A Node
-// keeps it from its first start on.
+// keeps it from its first start on; empty: none has started there.
 func Holder(dir string) (string, error) {
-	id, err := durable.Identity(filepath.Join(dir, "id"))
+	id, err := durable.KeptIdentity(identityFile(dir))
 	if err != nil {
-		return "", fmt.Errorf("the identity of the node: %w", err)
+		return "", fmt.Errorf("read the identity of the node: %w", err)
 	}
 	return id, nil
+}
+
+// takeLease takes the Lease, from another Holder once that Lease has expired: a Node whose
+// folder was lost starts again within this time. Conflict when the other one renews.
+func (n *Node) takeLease(ctx context.Context) error {
+	for began := time.Now(); ; {
+		err := n.renewLease(ctx)
+		if !errors.Is(err, sandbox.Conflict) || time.Since(began) > leaseLife+leaseEvery {
+			return err
+		}
+		n.log.Warn("waiting for the lease of another node to expire", telemetry.KeyNode, n.cfg.Name)
+		if err := sleep(ctx, leaseEvery); err != nil {
+			return err
+		}
+	}
 }
 
 // keepLease renews the Node's Lease until ctx ends.

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
 const (
@@ -203,10 +204,10 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if n.features, err = n.engine.Probe(ctx); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	if n.holder, err = Holder(cfg.Dir); err != nil {
-		return nil, err
+	if n.holder, err = durable.Identity(identityFile(cfg.Dir)); err != nil {
+		return nil, fmt.Errorf("the identity of the node: %w", err)
 	}
-	if err := n.renewLease(ctx); err != nil {
+	if err := n.takeLease(ctx); err != nil {
 		return nil, fmt.Errorf("take the lease: %w", err)
 	}
 	if err := n.recover(ctx); err != nil {

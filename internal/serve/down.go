@@ -29,7 +29,7 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 		return 0, err
 	}
 	holder, err := node.Holder(layout.Node())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a folder no node ever ran here
+	if err != nil {
 		return 0, err
 	}
 	store, err := sqlite.Open(ctx, file)

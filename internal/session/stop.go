@@ -37,7 +37,8 @@ func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandb
 // EndAll ends every Sandbox of every Tenant on Nodes of a Holder except paused ones, and
 // returns the number that it ended. It continues after failures and returns them joined.
 // It is for a host where nothing runs any more: usage counts until each Sandbox was last
-// known to run. Nodes of earlier versions, which recorded no Holder, are ended too.
+// known to run. Sandboxes on Nodes of earlier versions, which recorded no Holder, are ended
+// too, and all of them for an empty holder, which is unknown.
 func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause) (int, error) {
 	nodes, err := m.store.Nodes(ctx)
 	if err != nil {
@@ -45,7 +46,7 @@ func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause
 	}
 	elsewhere := map[string]bool{}
 	for _, n := range nodes {
-		elsewhere[n.Name] = n.Holder != "" && n.Holder != holder
+		elsewhere[n.Name] = holder != "" && n.Holder != "" && n.Holder != holder
 	}
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {

@@ -579,7 +579,7 @@ func TestCommandCopy(t *testing.T) {
 		{[]string{"box:none", "."}, 1, "does not exist"},
 		{[]string{"box:../x", "."}, 1, "must not hold .."},
 		{[]string{"big", "src", "box:none"}, 2, "is not a directory"},
-		{[]string{"box:app", "big"}, 1, "is a file here"},
+		{[]string{"box:app", "big"}, 1, "is a local file"},
 		{[]string{"box:app", "-"}, 2, "is a directory"},
 		{[]string{"src", "box:big"}, 1, "cloud-sandbox: "},
 		{[]string{"--max-gib", "0.001", "box:big", "less"}, 1, "--max-gib"},

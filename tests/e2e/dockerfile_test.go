@@ -115,8 +115,8 @@ func TestCommandTemplateOfDockerfile(t *testing.T) {
 		{[]string{"--dockerfile", "lacks", "--context", "nowhere"}, 1, "no such file"},
 		{[]string{"--dockerfile", "lacks", "--context", "plain"}, 2, "not a folder"},
 		{[]string{"--dockerfile", "plain", "--build-arg", "A=1"}, 1, `"A" is not declared`},
-		{[]string{"--dockerfile", "plain", "--ready", "true"}, 1, "waits for a start command"},
-		{[]string{"--dockerfile", "plain", "--source", "debian:bookworm"}, 2, "FROM says"},
+		{[]string{"--dockerfile", "plain", "--ready", "true"}, 1, "needs a start command"},
+		{[]string{"--dockerfile", "plain", "--source", "debian:bookworm"}, 2, "FROM names"},
 		{[]string{"--dockerfile", "plain", "--package", "ffmpeg"}, 2, "RUN apt-get"},
 		{[]string{"--source", "debian:bookworm", "--context", "."}, 2, "--dockerfile"},
 		{[]string{"--source", "debian:bookworm", "--build-arg", "A=1"}, 2, "--dockerfile"},
@@ -230,7 +230,7 @@ func TestPackagesForImages(t *testing.T) {
 	}
 	c.Must(t, "POST", "/api/v1/templates", want, &b)
 	log, done := follow(t, c, b.ID)
-	if done.State != "ready" || done.Cached || !strings.Contains(log, "the template repo stands for it") || !strings.Contains(log, "install greeting") {
+	if done.State != "ready" || done.Cached || !strings.Contains(log, "the template repo replaces it") || !strings.Contains(log, "install greeting") {
 		t.Fatalf("%+v with %s", done, log)
 	}
 	box := create(t, c, rig.Body{"template": "packaged"})
@@ -339,9 +339,9 @@ func TestTemplateFiles(t *testing.T) {
 		"leads out":      {[]tar.Header{{Name: "../etc/x", Typeflag: tar.TypeReg}}, []string{"template", "files", "archive"}, "not the path of a file"},
 		"a mounted path": {[]tar.Header{{Name: "proc/x", Typeflag: tar.TypeReg}}, []string{"template", "files", "archive"}, "/proc of a sandbox"},
 		"a device":       {[]tar.Header{{Name: "srv/null", Typeflag: tar.TypeChar}}, []string{"template", "files", "archive"}, "neither a file"},
-		"no archive":     {files[1:], []string{"template", "files"}, "must have the parts"},
-		"another order":  {files[1:], []string{"files", "template", "archive"}, "must have the parts"},
-		"another part":   {nil, []string{"template", "else"}, "must have the parts"},
+		"no archive":     {files[1:], []string{"template", "files"}, "must have the part template"},
+		"another order":  {files[1:], []string{"files", "template", "archive"}, "must have the part template"},
+		"another part":   {nil, []string{"template", "else"}, "must have the part template"},
 	} {
 		if status, _, text := form(tt.files, tt.parts...); status != 400 || !strings.Contains(text, tt.says) {
 			t.Errorf("%s: %d %s, want %s", name, status, text, tt.says)

@@ -417,7 +417,7 @@ func TestExecutionsOutliveAPause(t *testing.T) {
 	running.Wait()
 	act(t, c, s.ID, "resume", rig.Body{})
 	for name, r := range results {
-		if r.Status != "paused" || r.ExitCode != 125 || r.ProcessID == "" || r.Error == nil || !strings.Contains(r.Error.Message, "goes on when the sandbox resumes") {
+		if r.Status != "paused" || r.ExitCode != 125 || r.ProcessID == "" || r.Error == nil || !strings.Contains(r.Error.Message, "continues when the sandbox resumes") {
 			t.Errorf("%s ended as %+v", name, r)
 			continue
 		}

@@ -81,7 +81,7 @@ func TestSessionsMoveInAFile(t *testing.T) {
 	}
 	changed := slices.Clone(file)
 	changed[len(changed)/2] ^= 1
-	refused("a file that was cut", file[:len(file)-100], http.StatusBadRequest, "copied whole")
+	refused("a file that was cut", file[:len(file)-100], http.StatusBadRequest, "ends too early")
 	refused("a file that was changed", changed, http.StatusBadRequest, "damaged")
 	refused("something else", []byte("hello"), http.StatusBadRequest, "not the file of a snapshot")
 	rig.Within(t, rig.Patience, "the end of what was refused", func() bool { return len(states(t, there.Server)) == 0 })

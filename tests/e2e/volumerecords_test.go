@@ -269,7 +269,7 @@ func TestCommandVolume(t *testing.T) {
 	if out := sh.must(t, "volume", "create", "cli", "--size-mb", "16"); out != "cli\n" {
 		t.Errorf("create: %s", out)
 	}
-	if got := sh.try(t, "", "volume", "create", "cli"); got.code != 1 || !strings.Contains(got.err, "there is a volume") {
+	if got := sh.try(t, "", "volume", "create", "cli"); got.code != 1 || !strings.Contains(got.err, "a volume named \"cli\" exists") {
 		t.Errorf("create again: %+v", got)
 	}
 	sh.must(t, "run", "--volume", "cli:/data", "--", "sh", "-c", "echo kept > /data/f")

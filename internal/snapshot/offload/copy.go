@@ -38,9 +38,6 @@ func (e *Engine) copyOut(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	if err := e.claim(ctx, key.prefix); err != nil {
-		return err
-	}
 	u := newUpload(ctx, e, s, key)
 	err = e.exported(ctx, s.Name, u.read)
 	if err != nil {
@@ -203,7 +200,7 @@ func (u *upload) flush() error {
 	if len(raw) == 0 {
 		return nil
 	}
-	name := u.key.packName(u.key.nameOf(raw))
+	name := u.key.packName(u.engine.id, raw)
 	u.packs[len(u.packs)-1] = name
 	u.packs = append(u.packs, "")
 	u.pack = make([]byte, 0, packBytes)
@@ -295,19 +292,15 @@ func (e *Engine) putList(ctx context.Context, key *groupKey, l *list) error {
 	return durable.WriteLoose(e.file(l.Name, listSuffix), raw, 0o600)
 }
 
-// remove deletes the copy of a state: the packs that no other state needs, as far as the
-// Engine owns them, its list, and then its record.
+// remove deletes the copy of a state: the packs that no other state needs, its list, and
+// then its record.
 func (e *Engine) remove(ctx context.Context, s *state) error {
 	unlock, err := e.lock(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	names, err := e.owned(ctx, e.unneeded(s))
-	if err != nil {
-		return err
-	}
-	names = append(names, s.lists()...)
+	names := append(e.unneeded(s), s.lists()...)
 	g, each := errgroup.WithContext(ctx)
 	g.SetLimit(gets)
 	for _, name := range names {
@@ -323,8 +316,8 @@ func (e *Engine) remove(ctx context.Context, s *state) error {
 	return e.forget(s)
 }
 
-// unneeded returns the packs of s that no other state of this host uses. Only Run adds and
-// removes packs, one state at a time.
+// unneeded returns the packs of s that no other state uses. Packs of other hosts have other
+// names. Only Run adds and removes packs, one state at a time.
 func (e *Engine) unneeded(s *state) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

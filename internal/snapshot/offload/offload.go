@@ -76,11 +76,10 @@ type Engine struct {
 	fetching chan struct{}
 	counts   counts
 
-	mu      sync.Mutex
-	states  map[string]*state
-	claimed map[string]bool  // prefixes whose owner is known
-	sizes   map[string]int64 // of saved states without a group
-	failed  int              // consecutive failures to reach the Blobs
+	mu     sync.Mutex
+	states map[string]*state
+	sizes  map[string]int64 // of saved states without a group
+	failed int              // consecutive failures to reach the Blobs
 
 	until     time.Time // next attempt to reach the Blobs
 	unsettled bool      // records may differ from the host
@@ -118,7 +117,7 @@ func Open(inner inner, cfg Config) (*Engine, error) {
 		return nil, fmt.Errorf("the identity of the folder of copies: %w", err)
 	}
 	e := &Engine{
-		inner: inner, id: id, claimed: map[string]bool{}, cfg: cfg, keys: keys, encode: encode, decode: decode,
+		inner: inner, id: id, cfg: cfg, keys: keys, encode: encode, decode: decode,
 		wake: make(chan struct{}, 1), fetching: make(chan struct{}, fetches), sizes: map[string]int64{},
 		unsettled: true, untaken: true,
 	}

@@ -84,7 +84,14 @@ func (k *groupKey) nameOf(content []byte) pieces.ID {
 	return pieces.ID(mac.Sum(nil))
 }
 
-func (k *groupKey) packName(id pieces.ID) string { return k.prefix + "/p/" + id.String() }
+// packName returns the name of a pack. Engines with other folders give the same content
+// other names: none of them knows what the others' copies use, and each deletes packs.
+func (k *groupKey) packName(folder string, content []byte) string {
+	mac := hmac.New(sha256.New, k.naming)
+	mac.Write([]byte("pack of " + folder + ":"))
+	mac.Write(content)
+	return k.prefix + "/p/" + pieces.ID(mac.Sum(nil)).String()
+}
 
 // listName returns the name of a state's list below a prefix.
 func listName(prefix, name string) string { return prefix + "/s/" + name }
