@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 if [[ ${1:-} != --with-server ]]; then
   scripts/install.sh ecosystem
+  # npm downloads with the certificates of this machine, not with the server's.
+  export NPM_CA_CERTS=${NODE_EXTRA_CA_CERTS:-}
   # Older SDKs of E2B reach sandboxes by name with TLS alone.
   export CLOUD_SANDBOX_DEV_TLS=true PORT=${PORT:-18095}
   exec scripts/with-server.sh scripts/test-ecosystem.sh --with-server

@@ -11,7 +11,7 @@ fetch() {
   fi
   cat "$log" >&2
   if grep -qE 'ENOTFOUND|ETIMEDOUT|ECONNRESET|ECONNREFUSED|EAI_AGAIN|E50[0-9]|[Cc]onnection (refused|reset|broken)|[Tt]imed out|[Tt]emporary failure|error sending request|dns error|HTTP (error )?5[0-9][0-9]' "$log"; then status=77; fi
-  echo "$1 could not download: $(grep -v '^ *$' "$log" | tail -n 1)"
+  echo "the download failed: $(grep -v '^ *$' "$log" | tail -n 1)"
   rm -f "$log"
   exit "$status"
 }

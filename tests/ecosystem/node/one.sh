@@ -17,7 +17,7 @@ if ! cmp -s <(pins "$1") "$at/stamp"; then
   rm -rf "$at"
   mkdir -p "$at"
   cp "$here/node/$1"/package*.json "$at"
-  fetch npm ci --loglevel=error --no-audit --no-fund --prefix "$at"
+  fetch env NODE_EXTRA_CA_CERTS="${NPM_CA_CERTS:-}" npm ci --loglevel=error --no-audit --no-fund --prefix "$at"
   pins "$1" >"$at/stamp"
 fi
 PATH=$(dirname "$(ls -d "$at"/node_modules/node-linux-*/bin/node)"):$at/node_modules/.bin:$PATH
