@@ -50,7 +50,7 @@ def test_a_command_that_takes_too_long(sandbox: Sandbox, backend: SandboxBackend
         SandboxBackend(sandbox, timeout_seconds=1).execute("sleep 100"),
     ):
         assert answer.exit_code == 124
-        assert "timeout: it ran longer than the 1s it was given" in answer.output
+        assert "timeout: it ran longer than its limit of 1s" in answer.output
     assert backend.execute("echo on", timeout=0).output == "on\n"
 
 
