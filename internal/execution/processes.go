@@ -143,7 +143,8 @@ type Output struct {
 	Next    int64 // offset after Pieces
 }
 
-// Condition is what to wait for: one of its fields, or the end if all are empty.
+// Condition is the condition of a wait: the field that is set, or the end of the Process
+// if none is.
 type Condition struct {
 	Port int    // a TCP port accepts on the loopback address
 	HTTP int    // an HTTP request to this port is answered below 500

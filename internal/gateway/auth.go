@@ -117,8 +117,8 @@ func checkIdentity(who sandbox.Identity) error {
 // keyHeader carries an API key, as E2B's clients send it.
 const keyHeader = "X-API-Key"
 
-// errAnonymous is the one answer to every invalid token, so that nobody learns which
-// part was wrong.
+// errAnonymous is the answer to every invalid token. It does not say which part of the
+// token was wrong.
 var errAnonymous = sandbox.Errorf(sandbox.Anonymous, "send a valid token or API key as Authorization: Bearer TOKEN, or an API key as X-API-Key")
 
 // Check returns the Identity of a token. Every failure is the same Anonymous, except

@@ -169,7 +169,7 @@ func TestTokenAttacks(t *testing.T) {
 		}
 	}
 	if a := f.DoAs(forge(t, hs, []byte("another secret of thirty-two byte"), func(c jwt.MapClaims) { c["exp"] = 1 }), "POST", "/api/v1/sandbox/acquire", "{}"); bytes.Contains(a.Body, []byte("expired")) {
-		t.Errorf("an expired token of somebody else's: %s", a.Body)
+		t.Errorf("an expired token of another tenant: %s", a.Body)
 	}
 	if f.Sandboxes.Live() != 0 {
 		t.Error("a sandbox was acquired")

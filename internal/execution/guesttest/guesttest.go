@@ -282,7 +282,7 @@ func copyAndChmod(w *world) {
 		t.Errorf("Copy = %+v, %v", done, err)
 	}
 	again := execution.CopyRequest{Source: w.at("a/f"), Destination: w.at("b/f")}
-	codetest.Want(w.t, "Copy over what is there", codetest.ErrOf(w.Copy(ctx, again)), sandbox.Conflict)
+	codetest.Want(w.t, "Copy over an existing file", codetest.ErrOf(w.Copy(ctx, again)), sandbox.Conflict)
 	again.Overwrite = true
 	codetest.OK(w.t, "Copy", codetest.ErrOf(w.Copy(ctx, again)))
 	if n, err := w.Chmod(ctx, execution.ChmodRequest{Path: w.at("b"), Mode: 0o700, Recursive: true}); err != nil || n != 2 {

@@ -160,7 +160,8 @@ func (a *API) ListSessions(ctx context.Context, c Call, in *listRequest) (v1.San
 	return list, nil
 }
 
-// number is nil for no text, and 0, which operations refuse, for text that is no number.
+// number parses text. It returns nil for an empty text, and 0 for a text that is not a
+// number: operations refuse 0.
 func number(text string) *int {
 	if text == "" {
 		return nil
