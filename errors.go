@@ -54,12 +54,31 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap makes errors.Is find both the Code and the Cause.
+// Unwrap makes errors.Is find the Code, and what the Cause is. The Code of an Error
+// among the causes is not found: a NotFound of a Boot, reported as Unavailable, is not a
+// NotFound of the Sandbox.
 func (e *Error) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Code}
 	}
-	return []error{e.Code, e.Cause}
+	return []error{e.Code, withoutCode{e.Cause}}
+}
+
+// withoutCode is a Cause to errors.Is and errors.As, but for its Codes.
+type withoutCode struct{ cause error }
+
+func (c withoutCode) Error() string { return c.cause.Error() }
+
+// Is reports whether the cause is target, which is no Code.
+func (c withoutCode) Is(target error) bool {
+	_, code := target.(Code)
+	return !code && errors.Is(c.cause, target)
+}
+
+// As finds in the cause what errors.As looks for, if it is no Code.
+func (c withoutCode) As(target any) bool {
+	_, code := target.(*Code)
+	return !code && errors.As(c.cause, target)
 }
 
 // Errorf makes an Error without a Cause; the formatted text is public.

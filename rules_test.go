@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -116,6 +117,12 @@ func TestErrors(t *testing.T) {
 	}
 	if got := sandbox.CodeOf(err); got != sandbox.Exhausted {
 		t.Errorf("CodeOf = %s", got)
+	}
+	gone := sandbox.Errorf(sandbox.NotFound, "no such boot").WithCause(fmt.Errorf("ask: %w", &fs.PathError{Op: "open", Err: cause}))
+	err = fmt.Errorf("save: %w", sandbox.Errorf(sandbox.Unavailable, "it does not answer").WithCause(fmt.Errorf("node a: %w", gone)))
+	var path *fs.PathError
+	if !errors.Is(err, sandbox.Unavailable) || errors.Is(err, sandbox.NotFound) || !errors.Is(err, cause) || !errors.As(err, &path) {
+		t.Errorf("%v must be what its causes are, without their codes", err)
 	}
 	if got := sandbox.CodeOf(context.Canceled); got != sandbox.Internal {
 		t.Errorf("CodeOf of an unclassified error = %s", got)

@@ -185,10 +185,12 @@ func TestReconcileGoesBack(t *testing.T) {
 			t.Fatalf("it is %+v", r)
 		}
 		sb = w.resume(sb.ID)
-		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
-			w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
-			return nil
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error {
+				w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+				return nil
+			}
+		})
 		_, err := w.m.Pause(t.Context(), "t", sb.ID, false)
 		codetest.Want(t, "Pause of one that dies", err, sandbox.Unavailable)
 		w.nodes.mend()
@@ -287,9 +289,9 @@ func TestCheckpointsThatFail(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{Timeout: 2 * time.Hour, CheckpointEvery: time.Minute})
 		w.pass(61 * time.Second)
 		first := w.record(sb.ID).Snapshot
-		w.nodes.mu.Lock()
-		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { return sandbox.Errorf(sandbox.Exhausted, "full") }
-		w.nodes.mu.Unlock()
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { return sandbox.Errorf(sandbox.Exhausted, "full") }
+		})
 		w.pass(2 * time.Minute)
 		if r := w.record(sb.ID); r.Snapshot != first || !w.nodes.kept()[first] {
 			t.Errorf("after two that failed: %+v", r)
@@ -306,15 +308,15 @@ func TestCheckpointsThatFail(t *testing.T) {
 		mu.Unlock()
 
 		var at, most atomic.Int64
-		w.nodes.mu.Lock()
-		w.nodes.onSave = func(ctx context.Context, _ sandbox.SaveRequest) error {
-			defer at.Add(-1)
-			if n := at.Add(1); n > most.Load() {
-				most.Store(n)
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(ctx context.Context, _ sandbox.SaveRequest) error {
+				defer at.Add(-1)
+				if n := at.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				return errors.Join(sleepIn(ctx, 3*time.Second))
 			}
-			return errors.Join(sleepIn(ctx, 3*time.Second))
-		}
-		w.nodes.mu.Unlock()
+		})
 		for range 6 {
 			w.create("t", sandbox.CreateRequest{Timeout: time.Hour, CheckpointEvery: time.Minute})
 		}
@@ -369,14 +371,14 @@ func TestCheckpointsOfOthers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
 		defer w.stop()
-		w.nodes.mu.Lock()
-		w.nodes.onSave = func(ctx context.Context, r sandbox.SaveRequest) error {
-			if r.Boot.Tenant == "t" {
-				return sleepIn(ctx, 4*time.Minute)
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(ctx context.Context, r sandbox.SaveRequest) error {
+				if r.Boot.Tenant == "t" {
+					return sleepIn(ctx, 4*time.Minute)
+				}
+				return nil
 			}
-			return nil
-		}
-		w.nodes.mu.Unlock()
+		})
 		for range 5 {
 			w.create("t", sandbox.CreateRequest{Timeout: 2 * time.Hour, CheckpointEvery: time.Minute})
 		}

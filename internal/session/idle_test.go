@@ -130,7 +130,9 @@ func TestTransitionsEnd(t *testing.T) {
 		{
 			"a start that never answers",
 			func(w *world) {
-				w.nodes.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error { return hang(ctx) }
+				w.nodes.fail(func(f *faults) {
+					f.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error { return hang(ctx) }
+				})
 			},
 			func(w *world) { _, _ = w.m.Create(w.t.Context(), "t", sandbox.CreateRequest{Name: "web"}) },
 			sandbox.CauseEngineLost,
@@ -151,7 +153,9 @@ func TestTransitionsEnd(t *testing.T) {
 		{
 			"a stop that always fails",
 			func(w *world) {
-				w.nodes.onStop = func(context.Context, string) error { return sandbox.Errorf(sandbox.Internal, "it resists") }
+				w.nodes.fail(func(f *faults) {
+					f.onStop = func(context.Context, string) error { return sandbox.Errorf(sandbox.Internal, "it resists") }
+				})
 			},
 			func(w *world) {
 				w.create("t", sandbox.CreateRequest{Name: "web"})
@@ -161,7 +165,9 @@ func TestTransitionsEnd(t *testing.T) {
 		},
 		{
 			"a stop that never answers",
-			func(w *world) { w.nodes.onStop = func(ctx context.Context, _ string) error { return hang(ctx) } },
+			func(w *world) {
+				w.nodes.fail(func(f *faults) { f.onStop = func(ctx context.Context, _ string) error { return hang(ctx) } })
+			},
 			func(w *world) {
 				w.create("t", sandbox.CreateRequest{Name: "web"})
 				_, _ = w.m.End(w.t.Context(), "t", "web", sandbox.CauseReleased)

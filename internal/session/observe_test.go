@@ -44,9 +44,11 @@ func TestCreatesAndEndsAreTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		create(sandbox.CreateRequest{Template: "none"})
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-			return sandbox.Errorf(sandbox.Exhausted, "no room")
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				return sandbox.Errorf(sandbox.Exhausted, "no room")
+			}
+		})
 		create(sandbox.CreateRequest{})
 		want := []string{
 			"created true ", "ended released", "created false ", "ended oom", "created false not_found",

@@ -142,9 +142,11 @@ func TestReboot(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		w.nodes.remember(sb, "x")
 		paused := w.pause(sb.ID)
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-			return sandbox.Errorf(sandbox.Exhausted, "full")
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				return sandbox.Errorf(sandbox.Exhausted, "full")
+			}
+		})
 		_, err := w.m.Reboot(t.Context(), "t", sb.ID)
 		codetest.Want(t, "Reboot", err, sandbox.Exhausted)
 		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Snapshot != paused.Snapshot {
@@ -189,7 +191,9 @@ func TestResumeThatFails(t *testing.T) {
 				sb := w.create("t", sandbox.CreateRequest{})
 				w.nodes.remember(sb, "x")
 				paused := w.pause(sb.ID)
-				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.err }
+				w.nodes.fail(func(f *faults) {
+					f.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.err }
+				})
 				w.pass(time.Hour)
 				_, err := w.m.Resume(t.Context(), "t", sb.ID)
 				if sandbox.CodeOf(err) != tt.want || tt.want != sandbox.CodeOf(tt.err) && !strings.Contains(err.Error(), paused.Snapshot) {
@@ -200,7 +204,9 @@ func TestResumeThatFails(t *testing.T) {
 					t.Errorf("it became %+v", r)
 				}
 				w.nodes.mend()
-				w.nodes.onBound = func(sandbox.StartRequest) error { return errors.New("the answer is lost") }
+				w.nodes.fail(func(f *faults) {
+					f.onBound = func(sandbox.StartRequest) error { return errors.New("the answer is lost") }
+				})
 				_, err = w.m.Resume(t.Context(), "t", sb.ID)
 				codetest.Want(t, "Resume without an answer", err, sandbox.Unavailable)
 				if n := len(w.nodes.all()); n != 0 {
@@ -351,7 +357,9 @@ func TestPausedLife(t *testing.T) {
 // One that should pause and cannot is tried again, or ends where no engine can.
 func TestPauseAtDeadlineThatFails(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { return sandbox.Errorf(sandbox.Exhausted, "full") }
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { return sandbox.Errorf(sandbox.Exhausted, "full") }
+		})
 		w.run()
 		defer w.stop()
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause})
@@ -369,11 +377,11 @@ func TestPauseAtDeadlineThatFails(t *testing.T) {
 			t.Errorf("with room again it is %s", r.State)
 		}
 		never := w.create("t", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause})
-		w.nodes.mu.Lock()
-		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
-			return sandbox.Errorf(sandbox.Unsupported, "it cannot")
-		}
-		w.nodes.mu.Unlock()
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error {
+				return sandbox.Errorf(sandbox.Unsupported, "it cannot")
+			}
+		})
 		w.pass(2 * time.Minute)
 		if r := w.record(never.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
 			t.Errorf("where no engine can, it is %+v", r)
@@ -403,17 +411,43 @@ func TestSnapshotOfAPausedOne(t *testing.T) {
 	})
 }
 
+// A Boot that is gone cannot be paused. Until reconciling finds that, the pause at the
+// deadline is retried at intervals, not over and over.
+func TestPauseAtDeadlineOfALostBoot(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause})
+		saves := 0
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { saves++; return nil }
+			f.onList = func(context.Context, string) error { return sandbox.Errorf(sandbox.Internal, "no list") }
+		})
+		w.nodes.lose(local, sb.Boot.ID, "")
+		w.pass(3 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Running || saves == 0 || saves > 5 {
+			t.Errorf("it is %s after %d attempts to save it", r.State, saves)
+		}
+		w.nodes.mend()
+		w.pass(2 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseEngineLost {
+			t.Errorf("two minutes later it is %s", r.State)
+		}
+	})
+}
+
 // Of several forks some fail; a repeat of the request makes only those anew.
 func TestForkInPart(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		var n atomic.Int64
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-			if n.Add(1)%2 == 0 {
-				return sandbox.Errorf(sandbox.Exhausted, "full")
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				if n.Add(1)%2 == 0 {
+					return sandbox.Errorf(sandbox.Exhausted, "full")
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		req := sandbox.ForkRequest{ID: sandbox.NewSandboxID(), Count: 4}
 		forks, err := w.m.Fork(t.Context(), "t", sb.ID, req)
 		made := map[string]bool{}
@@ -463,9 +497,11 @@ func TestRollback(t *testing.T) {
 		}
 		// One that fails loses nothing.
 		w.nodes.remember(back, "four")
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-			return sandbox.Errorf(sandbox.Conflict, "damaged")
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				return sandbox.Errorf(sandbox.Conflict, "damaged")
+			}
+		})
 		_, err = w.m.Rollback(t.Context(), "t", sb.ID, first.ID)
 		codetest.Want(t, "Rollback to what is damaged", err, sandbox.Conflict)
 		w.nodes.mend()
@@ -486,9 +522,11 @@ func TestRollbackThatIsRefused(t *testing.T) {
 				w.nodes.remember(sb, "one")
 				first := w.snapshot(sb.ID, "first")
 				w.nodes.remember(sb, "two")
-				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-					return &sandbox.Error{Code: sandbox.Unavailable, Detail: "a long queue", RetryAfter: time.Second}
-				}
+				w.nodes.fail(func(f *faults) {
+					f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+						return &sandbox.Error{Code: sandbox.Unavailable, Detail: "a long queue", RetryAfter: time.Second}
+					}
+				})
 				var saved string
 				for range 2 {
 					_, err := w.m.Rollback(t.Context(), "t", sb.ID, first.ID)
@@ -502,7 +540,7 @@ func TestRollbackThatIsRefused(t *testing.T) {
 					}
 					saved = r.Snapshot
 				}
-				w.nodes.onStart = nil
+				w.nodes.fail(func(f *faults) { f.onStart = nil })
 				want, timeline := "two", int64(1)
 				if again {
 					want, timeline = "one", 2
@@ -581,10 +619,12 @@ func TestEndAllLeavesThePaused(t *testing.T) {
 func TestBootsThatDieMeanwhile(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
-		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
-			w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
-			return nil
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error {
+				w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+				return nil
+			}
+		})
 		_, err := w.m.Pause(t.Context(), "t", sb.ID, false)
 		codetest.Want(t, "Pause of one that dies", err, sandbox.Unavailable)
 		w.reconcile()
@@ -596,15 +636,17 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 		w.pause(sb.ID)
 		m := w.m
 		var reports sync.WaitGroup
-		w.nodes.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error {
-			end := sandbox.BootEnd{BootRef: sandbox.BootRef{BootID: req.BootID, SandboxID: sb.ID, Number: 2, Tenant: "t"}, Node: local, Cause: sandbox.CauseOOM}
-			reports.Go(func() {
-				if err := m.BootEnded(context.Background(), end); err != nil {
-					t.Error(err)
-				}
-			})
-			return sandbox.Errorf(sandbox.Unavailable, "it died")
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error {
+				end := sandbox.BootEnd{BootRef: sandbox.BootRef{BootID: req.BootID, SandboxID: sb.ID, Number: 2, Tenant: "t"}, Node: local, Cause: sandbox.CauseOOM}
+				reports.Go(func() {
+					if err := m.BootEnded(context.Background(), end); err != nil {
+						t.Error(err)
+					}
+				})
+				return sandbox.Errorf(sandbox.Unavailable, "it died")
+			}
+		})
 		_, err = w.m.Resume(t.Context(), "t", sb.ID)
 		codetest.Want(t, "Resume of one that dies", err, sandbox.Unavailable)
 		reports.Wait()
@@ -645,15 +687,17 @@ func TestSavesOfWhatIsLostMeanwhile(t *testing.T) {
 				}
 				var report sync.WaitGroup
 				m, ctx := w.m, t.Context()
-				w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
-					end := w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
-					report.Go(func() {
-						if err := m.BootEnded(ctx, end); err != nil {
-							t.Error(err)
-						}
-					})
-					return sandbox.Errorf(sandbox.Unavailable, "it does not answer")
-				}
+				w.nodes.fail(func(f *faults) {
+					f.onSave = func(context.Context, sandbox.SaveRequest) error {
+						end := w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+						report.Go(func() {
+							if err := m.BootEnded(ctx, end); err != nil {
+								t.Error(err)
+							}
+						})
+						return sandbox.Errorf(sandbox.Unavailable, "it does not answer")
+					}
+				})
 				err := save(w, sb.ID)
 				codetest.Want(t, name, err, sandbox.Conflict)
 				if err == nil || !strings.Contains(err.Error(), says) {
@@ -671,7 +715,7 @@ func TestEndAfterPauseWaitsForTheStop(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		stop := make(chan struct{})
-		w.nodes.onStop = func(context.Context, string) error { <-stop; return nil }
+		w.nodes.fail(func(f *faults) { f.onStop = func(context.Context, string) error { <-stop; return nil } })
 		w.pause(sb.ID)
 		ended := make(chan error, 1)
 		go func() {
@@ -699,7 +743,7 @@ func TestPauseDoesNotWaitForTheStop(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		w.nodes.remember(sb, "x")
 		stop := make(chan struct{})
-		w.nodes.onStop = func(context.Context, string) error { <-stop; return nil }
+		w.nodes.fail(func(f *faults) { f.onStop = func(context.Context, string) error { <-stop; return nil } })
 		paused := w.pause(sb.ID)
 		if n := len(w.nodes.all()); paused.State != sandbox.Paused || n != 1 {
 			t.Errorf("it is %s, and %d boots are there", paused.State, n)
@@ -724,7 +768,9 @@ func TestShutdownDoesNotWaitForTheStop(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		w.nodes.remember(sb, "x")
 		stop := make(chan struct{})
-		w.nodes.onStop = func(context.Context, string) error { <-stop; return errors.New("the process is gone") }
+		w.nodes.fail(func(f *faults) {
+			f.onStop = func(context.Context, string) error { <-stop; return errors.New("the process is gone") }
+		})
 		w.run()
 		w.pause(sb.ID)
 		began := time.Now()
@@ -757,8 +803,10 @@ func TestAskedMeanwhile(t *testing.T) {
 		// during has a call of the node wait until release is called.
 		during := func(move func()) (release func()) {
 			gate := make(chan struct{})
-			w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { <-gate; return nil }
-			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { <-gate; return nil }
+			w.nodes.fail(func(f *faults) { f.onSave = func(context.Context, sandbox.SaveRequest) error { <-gate; return nil } })
+			w.nodes.fail(func(f *faults) {
+				f.onStart = func(context.Context, string, sandbox.StartRequest) error { <-gate; return nil }
+			})
 			go move()
 			synctest.Wait()
 			return func() { close(gate) }
@@ -815,10 +863,12 @@ func TestHowLongAResumeTook(t *testing.T) {
 			{context.DeadlineExceeded, sandbox.Timeout, "within 20 seconds"},
 			{sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up").WithCause(context.DeadlineExceeded), sandbox.Unavailable, "did not come up"},
 		} {
-			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-				time.Sleep(20 * time.Second)
-				return tt.err
-			}
+			w.nodes.fail(func(f *faults) {
+				f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+					time.Sleep(20 * time.Second)
+					return tt.err
+				}
+			})
 			_, err := w.m.Resume(w.t.Context(), "t", sb.ID)
 			if sandbox.CodeOf(err) != tt.code || !strings.Contains(fmt.Sprint(err), tt.says) {
 				t.Errorf("after %v: %v", tt.err, err)

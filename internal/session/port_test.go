@@ -176,9 +176,7 @@ func TestImportLeavesNothing(t *testing.T) {
 			"a node that has no room":  {file: file, faults: faults{onImport: func(string) error { return full }}, want: sandbox.Exhausted},
 			"an answer that gets lost": {file: file, faults: faults{onImport: func(string) error { return errors.New("lost") }}, want: sandbox.Internal},
 		} {
-			w.nodes.mu.Lock()
-			w.nodes.faults = tt.faults
-			w.nodes.mu.Unlock()
+			w.nodes.fail(func(f *faults) { *f = tt.faults })
 			_, err := w.m.ImportSnapshot(t.Context(), "t", tt.req, bytes.NewReader(tt.file))
 			if sandbox.CodeOf(err) != tt.want {
 				t.Errorf("import of %s: %v", what, err)

@@ -559,13 +559,17 @@ func randomLife(t *testing.T, r *rand.Rand) {
 	ctx := t.Context()
 	for range 60 {
 		synctest.Wait() // what was paused lets go of its boot
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return fault() }
-		w.nodes.onBound = func(sandbox.StartRequest) error { return fault() }
-		w.nodes.onStop = func(context.Context, string) error { return fault() }
-		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { return fault() }
-		w.nodes.onSaved = func(sandbox.SaveRequest) error { return fault() }
-		w.nodes.onThaw = func(context.Context, sandbox.BootRef) error { return fault() }
-		w.nodes.onDelete = func(context.Context, string) error { return fault() }
+		w.nodes.fail(func(f *faults) {
+			*f = faults{
+				onStart:  func(context.Context, string, sandbox.StartRequest) error { return fault() },
+				onBound:  func(sandbox.StartRequest) error { return fault() },
+				onStop:   func(context.Context, string) error { return fault() },
+				onSave:   func(context.Context, sandbox.SaveRequest) error { return fault() },
+				onSaved:  func(sandbox.SaveRequest) error { return fault() },
+				onThaw:   func(context.Context, sandbox.BootRef) error { return fault() },
+				onDelete: func(context.Context, string) error { return fault() },
+			}
+		})
 		id := sandbox.NewSandboxID()
 		if len(ids) > 0 {
 			id = ids[r.IntN(len(ids))]

@@ -20,7 +20,9 @@ func TestCreate(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var got sandbox.StartRequest
 		w.nodes.pool = true
-		w.nodes.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error { got = req; return nil }
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error { got = req; return nil }
+		})
 		before := w.store.writes.Load()
 		sb := w.create("t", sandbox.CreateRequest{
 			Name: "web", Timeout: time.Minute, Metadata: map[string]string{"a": "1"},
@@ -57,10 +59,12 @@ func TestCreate(t *testing.T) {
 func TestOpenServicesHaveNoToken(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var got []string
-		w.nodes.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error {
-			got = append(got, req.Binding.AccessToken)
-			return nil
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error {
+				got = append(got, req.Binding.AccessToken)
+				return nil
+			}
+		})
 		sb := w.create("t", sandbox.CreateRequest{Ingress: `{"open_services":true}`})
 		if _, err := w.m.Fork(t.Context(), "t", sb.ID, sandbox.ForkRequest{Count: 1}); err != nil {
 			t.Fatal(err)
@@ -92,7 +96,9 @@ func TestRefusedCreatesDoNotCount(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				id := sandbox.NewSandboxID()
-				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.fails }
+				w.nodes.fail(func(f *faults) {
+					f.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.fails }
+				})
 				_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})
 				if sandbox.CodeOf(err) != sandbox.CodeOf(tt.fails) {
 					t.Fatal(err)
@@ -131,12 +137,14 @@ func TestCreateTriesTheNextNode(t *testing.T) {
 		w := newWorld(t, "a", "b", "c")
 		defer w.close()
 		w.nodes.setAway("a", true)
-		w.nodes.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
-			if node == "b" {
-				return sandbox.Errorf(sandbox.Exhausted, "full")
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
+				if node == "b" {
+					return sandbox.Errorf(sandbox.Exhausted, "full")
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		sb := w.create("t", sandbox.CreateRequest{})
 		if sb.Boot.Node != "c" || sb.Boot.Number != 3 {
 			t.Errorf("boot = %+v, want number 3 on c", sb.Boot)
@@ -157,21 +165,29 @@ func TestCreateThatFails(t *testing.T) {
 		want  error
 	}{
 		{"the node fails", func(w *world) {
-			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return broken }
+			w.nodes.fail(func(f *faults) {
+				f.onStart = func(context.Context, string, sandbox.StartRequest) error { return broken }
+			})
 		}, 0, sandbox.Internal},
 		{"the node is full", func(w *world) {
-			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-				return sandbox.Errorf(sandbox.Exhausted, "full")
-			}
+			w.nodes.fail(func(f *faults) {
+				f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+					return sandbox.Errorf(sandbox.Exhausted, "full")
+				}
+			})
 		}, 0, sandbox.Exhausted},
 		{"the answer is lost", func(w *world) {
 			w.nodes.pool = true
-			w.nodes.onBound = func(sandbox.StartRequest) error { return sandbox.Errorf(sandbox.Unavailable, "gone") }
+			w.nodes.fail(func(f *faults) {
+				f.onBound = func(sandbox.StartRequest) error { return sandbox.Errorf(sandbox.Unavailable, "gone") }
+			})
 		}, 0, sandbox.Unavailable},
-		{"the client leaves", func(w *world) { w.nodes.onStart = hang }, time.Second, context.DeadlineExceeded},
-		{"it takes too long", func(w *world) { w.nodes.onStart = hang }, 0, sandbox.Timeout},
+		{"the client leaves", func(w *world) { w.nodes.fail(func(f *faults) { f.onStart = hang }) }, time.Second, context.DeadlineExceeded},
+		{"it takes too long", func(w *world) { w.nodes.fail(func(f *faults) { f.onStart = hang }) }, 0, sandbox.Timeout},
 		{"the client leaves as the boot is bound", func(w *world) {
-			w.nodes.onBound = func(sandbox.StartRequest) error { time.Sleep(2 * time.Second); return nil }
+			w.nodes.fail(func(f *faults) {
+				f.onBound = func(sandbox.StartRequest) error { time.Sleep(2 * time.Second); return nil }
+			})
 		}, time.Second, context.DeadlineExceeded},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,7 +244,9 @@ func TestEnd(t *testing.T) {
 func TestConcurrentEnds(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
-		w.nodes.onStop = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		w.nodes.fail(func(f *faults) {
+			f.onStop = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		})
 		var won, lost atomic.Int64
 		var wg sync.WaitGroup
 		for range 8 {
@@ -257,14 +275,16 @@ func TestConcurrentEnds(t *testing.T) {
 func TestEndGoesOnWithoutItsClient(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
-		w.nodes.onStop = func(ctx context.Context, _ string) error {
-			select {
-			case <-time.After(5 * time.Second):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
+		w.nodes.fail(func(f *faults) {
+			f.onStop = func(ctx context.Context, _ string) error {
+				select {
+				case <-time.After(5 * time.Second):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
-		}
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := w.m.End(ctx, "t", sb.ID, sandbox.CauseReleased); err != nil {
@@ -275,7 +295,9 @@ func TestEndGoesOnWithoutItsClient(t *testing.T) {
 
 func TestEndOfAStartingOne(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.nodes.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error { <-ctx.Done(); return ctx.Err() }
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error { <-ctx.Done(); return ctx.Err() }
+		})
 		result := make(chan error, 1)
 		go func() {
 			_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{Name: "web"})
@@ -500,7 +522,9 @@ func TestManyDeadlinesAtOnce(t *testing.T) {
 		for range 200 {
 			w.create("t", sandbox.CreateRequest{Timeout: time.Minute})
 		}
-		w.nodes.onStop = func(context.Context, string) error { time.Sleep(50 * time.Millisecond); return nil }
+		w.nodes.fail(func(f *faults) {
+			f.onStop = func(context.Context, string) error { time.Sleep(50 * time.Millisecond); return nil }
+		})
 		w.pass(time.Hour) // nobody is there to end them: the server was away
 		w.run()
 		w.pass(5 * time.Second)
@@ -553,9 +577,11 @@ func TestRefusedCreatesAreDeletedSoon(t *testing.T) {
 		if _, err := w.m.End(t.Context(), "t", ended.ID, sandbox.CauseReleased); err != nil {
 			t.Fatal(err)
 		}
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
-			return &sandbox.Error{Code: sandbox.Unavailable, Detail: "no", RetryAfter: time.Second}
-		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				return &sandbox.Error{Code: sandbox.Unavailable, Detail: "no", RetryAfter: time.Second}
+			}
+		})
 		id := sandbox.NewSandboxID()
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})
 		codetest.Want(t, "a refused create", err, sandbox.Unavailable)
@@ -604,13 +630,15 @@ func TestBootEndsWhileItIsCreated(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.nodes.pool = true
 		m := w.m
-		w.nodes.onBound = nil
-		w.nodes.onStart = func(ctx context.Context, _ string, req sandbox.StartRequest) error {
-			// The report overtakes the answer of the start.
-			return m.BootEnded(ctx, sandbox.BootEnd{BootRef: sandbox.BootRef{
-				BootID: sandbox.NewBootID(), SandboxID: req.Binding.SandboxID, Number: 1,
-			}, Node: local, Cause: sandbox.CauseGuestExit})
-		}
+		w.nodes.fail(func(f *faults) { f.onBound = nil })
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(ctx context.Context, _ string, req sandbox.StartRequest) error {
+				// The report overtakes the answer of the start.
+				return m.BootEnded(ctx, sandbox.BootEnd{BootRef: sandbox.BootRef{
+					BootID: sandbox.NewBootID(), SandboxID: req.Binding.SandboxID, Number: 1,
+				}, Node: local, Cause: sandbox.CauseGuestExit})
+			}
+		})
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
 		codetest.Want(t, "Create", err, sandbox.Unavailable)
 		page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})

@@ -93,12 +93,14 @@ func TestSuspendedTenantsThatCannotPause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				saves := 0
-				w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
-					if saves++; name == "for once" && saves == 1 {
-						return sandbox.Errorf(sandbox.Exhausted, "the disk is full")
+				w.nodes.fail(func(f *faults) {
+					f.onSave = func(context.Context, sandbox.SaveRequest) error {
+						if saves++; name == "for once" && saves == 1 {
+							return sandbox.Errorf(sandbox.Exhausted, "the disk is full")
+						}
+						return tt.err
 					}
-					return tt.err
-				}
+				})
 				w.run()
 				defer w.stop()
 				sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})

@@ -23,12 +23,12 @@ func TestEgressQuota(t *testing.T) {
 		}
 		quota(1)
 		sb, other := w.create("t", sandbox.CreateRequest{}), w.create("other", sandbox.CreateRequest{})
-		w.nodes.mu.Lock()
+		var carried []sandbox.BootTraffic
 		for _, s := range []sandbox.Sandbox{sb, other} {
 			ref := sandbox.BootRef{BootID: s.Boot.ID, SandboxID: s.ID, Number: s.Boot.Number, Tenant: s.Tenant}
-			w.nodes.traffic = append(w.nodes.traffic, sandbox.BootTraffic{BootRef: ref, Traffic: sandbox.Traffic{Sent: 1 << 20}})
+			carried = append(carried, sandbox.BootTraffic{BootRef: ref, Traffic: sandbox.Traffic{Sent: 1 << 20}})
 		}
-		w.nodes.mu.Unlock()
+		w.nodes.carry(carried...)
 		w.pass(time.Minute)
 		if r := w.record(sb.ID); r.Network != sandbox.NetworkNone || w.told(r).Network != sandbox.NetworkNone {
 			t.Errorf("over the quota its network is %s", r.Network)
@@ -57,9 +57,7 @@ func TestTraffic(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 		carried := func(sent, received int64) {
-			w.nodes.mu.Lock()
-			w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Sent: sent, Received: received}}}
-			w.nodes.mu.Unlock()
+			w.nodes.carry(sandbox.BootTraffic{BootRef: boot, Traffic: sandbox.Traffic{Sent: sent, Received: received}})
 			w.pass(time.Minute)
 		}
 		counted := func() (all sandbox.Traffic) {
@@ -94,9 +92,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 		w.pass(time.Minute) // what is there at the first count is not told
 		for _, refused := range []int64{3, 3, 10} {
-			w.nodes.mu.Lock()
-			w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Refused: refused}}}
-			w.nodes.mu.Unlock()
+			w.nodes.carry(sandbox.BootTraffic{BootRef: boot, Traffic: sandbox.Traffic{Refused: refused}})
 			w.pass(time.Minute)
 		}
 		w.stop()
@@ -118,16 +114,16 @@ func TestSilentNodesDelayNoOther(t *testing.T) {
 		defer w.close()
 		sb := w.create("t", sandbox.CreateRequest{})
 		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
-		w.nodes.mu.Lock()
-		w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Sent: 100}}}
-		w.nodes.onList = func(ctx context.Context, node string) error {
-			if node == sb.Boot.Node {
-				return nil
+		w.nodes.carry(sandbox.BootTraffic{BootRef: boot, Traffic: sandbox.Traffic{Sent: 100}})
+		w.nodes.fail(func(f *faults) {
+			f.onList = func(ctx context.Context, node string) error {
+				if node == sb.Boot.Node {
+					return nil
+				}
+				<-ctx.Done()
+				return sandbox.Errorf(sandbox.Unavailable, "node %s is silent", node).WithCause(ctx.Err())
 			}
-			<-ctx.Done()
-			return sandbox.Errorf(sandbox.Unavailable, "node %s is silent", node).WithCause(ctx.Err())
-		}
-		w.nodes.mu.Unlock()
+		})
 		w.run()
 		w.pass(15 * time.Second)
 		day := sandbox.DayOf(time.Now())

@@ -80,12 +80,12 @@ func TestUpdateTakenBack(t *testing.T) {
 				defer w.stop()
 				sb := w.create("t", sandbox.CreateRequest{Name: "web", Metadata: map[string]string{"k": "1"}})
 				synctest.Wait()
-				w.nodes.mu.Lock()
-				w.nodes.onUpdate = func(context.Context, sandbox.Binding) error {
-					w.nodes.mend()
-					return fails
-				}
-				w.nodes.mu.Unlock()
+				w.nodes.fail(func(f *faults) {
+					f.onUpdate = func(context.Context, sandbox.Binding) error {
+						w.nodes.mend()
+						return fails
+					}
+				})
 				_, err := w.m.Update(t.Context(), "t", "web", sandbox.Change{
 					Name: ptr("new"), Metadata: map[string]*string{"k": ptr("2")}, Timeout: ptr(time.Hour),
 					Network: ptr(sandbox.NetworkNone), Pids: ptr(int64(64)),
@@ -130,7 +130,9 @@ func TestUpdateAfterCrash(t *testing.T) {
 // A Boot that does not take its change holds up neither its end nor others.
 func TestSilentBootHoldsUpNobody(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.nodes.onUpdate = func(ctx context.Context, _ sandbox.Binding) error { <-ctx.Done(); return ctx.Err() }
+		w.nodes.fail(func(f *faults) {
+			f.onUpdate = func(ctx context.Context, _ sandbox.Binding) error { <-ctx.Done(); return ctx.Err() }
+		})
 		sb := w.create("t", sandbox.CreateRequest{})
 		other := w.create("t", sandbox.CreateRequest{})
 		if _, err := w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Network: ptr(sandbox.NetworkNone)}); err == nil {
@@ -204,7 +206,9 @@ func TestTouch(t *testing.T) {
 // Of many who ask at once one creates, and all have the same.
 func TestEnsureAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { time.Sleep(time.Second); return nil }
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(context.Context, string, sandbox.StartRequest) error { time.Sleep(time.Second); return nil }
+		})
 		var mu sync.Mutex
 		ids, creators := map[string]bool{}, 0
 		var wg sync.WaitGroup

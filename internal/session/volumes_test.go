@@ -21,8 +21,8 @@ func (n *nodes) CreateVolume(ctx context.Context, node string, v sandbox.VolumeS
 		return err
 	}
 	n.volumes[node][v.ID] = v
-	if n.onVolume != nil {
-		if err := n.onVolume(v); err != nil {
+	if n.faults.onVolume != nil {
+		if err := n.faults.onVolume(v); err != nil {
 			return err
 		}
 	}
@@ -161,16 +161,16 @@ func TestVolumeOnce(t *testing.T) {
 func TestVolumeUndone(t *testing.T) {
 	lost := sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
 	in(t, func(t *testing.T, w *world) {
-		w.nodes.onVolume = func(sandbox.VolumeSpec) error { return lost }
+		w.nodes.fail(func(f *faults) { f.onVolume = func(sandbox.VolumeSpec) error { return lost } })
 		codetest.Want(t, "a create whose answer is lost", codetest.ErrOf(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
 		w.consistentVolumes()
 
-		w.nodes.onNoVolume = func(string) error { return lost }
+		w.nodes.fail(func(f *faults) { f.onNoVolume = func(string) error { return lost } })
 		codetest.Want(t, "one whose undoing fails too", codetest.ErrOf(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
 		if left, err := w.store.VolumesLeft(t.Context()); err != nil || len(left) != 1 || left[0].State != sandbox.VolumeDeleting {
 			t.Errorf("left %+v, %v", left, err)
 		}
-		w.nodes.onVolume = nil
+		w.nodes.fail(func(f *faults) { f.onVolume = nil })
 		v := w.volume("a") // its name is free
 		if _, err := w.m.DeleteVolume(t.Context(), "t", v.ID); err != nil {
 			t.Errorf("a delete that the node cannot carry out now: %v", err)

@@ -59,7 +59,7 @@ type nodes struct {
 	traffic []sandbox.BootTraffic
 	volumes map[string]map[string]sandbox.VolumeSpec // by node and ID
 	files   map[string]string                        // what each Volume holds, by ID
-	faults
+	faults  faults
 }
 
 // savedBoot is saved state.
@@ -70,7 +70,8 @@ type savedBoot struct {
 // savedImage is the image of every Boot.
 const savedImage = "sha256:base"
 
-// faults is how calls fail. While something runs, it is changed under the lock.
+// faults is how calls fail. The Manager asks Nodes from goroutines of its own as soon
+// as it runs, so a test changes it by fail.
 type faults struct {
 	// onStart and onStop run first; their error fails the call. bound runs
 	// after a Boot is bound; its error loses the answer.
@@ -130,12 +131,22 @@ func (n *nodes) present() faults {
 	return n.faults
 }
 
-// mend lets every call succeed from now on.
-func (n *nodes) mend() {
+// carry is what Boots have carried from now on.
+func (n *nodes) carry(traffic ...sandbox.BootTraffic) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.faults = faults{}
+	n.traffic = traffic
 }
+
+// fail changes how calls fail from now on.
+func (n *nodes) fail(change func(*faults)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(&n.faults)
+}
+
+// mend lets every call succeed from now on.
+func (n *nodes) mend() { n.fail(func(f *faults) { *f = faults{} }) }
 
 func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest) (sandbox.Started, error) {
 	if onStart := n.present().onStart; onStart != nil {
@@ -171,8 +182,8 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 	n.boots[node][started.BootID] = boundBy(started.BootID, req.Binding)
 	n.seen[node][req.Binding.SandboxID] = req.Binding.BootNumber
 	n.told[started.BootID] = req.Binding
-	if n.onBound != nil {
-		if err := n.onBound(req); err != nil {
+	if n.faults.onBound != nil {
+		if err := n.faults.onBound(req); err != nil {
 			return sandbox.Started{}, err
 		}
 	}
@@ -276,8 +287,8 @@ func (n *nodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (s
 	if !ok {
 		n.saved[node][r.Snapshot] = savedBoot{boot: r.Boot.BootID, memory: n.memory[r.Boot.BootID]}
 	}
-	if n.onSaved != nil {
-		if err := n.onSaved(r); err != nil {
+	if n.faults.onSaved != nil {
+		if err := n.faults.onSaved(r); err != nil {
 			return sandbox.Saved{}, err
 		}
 	}
@@ -773,13 +784,15 @@ func (w *world) consistentSaved(needed map[string]bool) {
 // slowStarts has every start from now on take so long, and counts them.
 func (w *world) slowStarts(takes time.Duration) *atomic.Int64 {
 	starts := new(atomic.Int64)
-	w.nodes.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error {
-		starts.Add(1)
-		select {
-		case <-time.After(takes):
-		case <-ctx.Done():
+	w.nodes.fail(func(f *faults) {
+		f.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error {
+			starts.Add(1)
+			select {
+			case <-time.After(takes):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
 		}
-		return ctx.Err()
-	}
+	})
 	return starts
 }

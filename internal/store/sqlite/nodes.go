@@ -29,7 +29,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 	err := s.writer.write(ctx, func(st *statements) error {
 		now := time.Now()
 		n.Epoch, n.LeaseUntil = 1, now.Add(life)
-		old, err := one(st.nodeNow.QueryRow(n.Name), nodeTable.scan, func() error { return sandbox.NotFound })
+		old, err := one(st.nodeNow.QueryRow(n.Name), nodeTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
 		switch expired := !now.Before(old.LeaseUntil); {
 		case errors.Is(err, sandbox.NotFound):
 		case err != nil:
