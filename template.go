@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"time"
 )
@@ -28,6 +29,10 @@ type Template struct {
 	CreatedAt   time.Time
 	MadeAt      time.Time // of the image; before CreatedAt if the image already existed; zero: at CreatedAt
 }
+
+// ErrBeingBuilt is the Cause of an Unavailable for a Template that has no version yet and
+// is being built.
+var ErrBeingBuilt = errors.New("being built for the first time")
 
 // TemplateDefaults holds the defaults for Sandboxes of a Template. Zero fields set
 // nothing.

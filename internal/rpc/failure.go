@@ -60,6 +60,7 @@ func failure(err error, causes bool) *connect.Error {
 		told.RetryAfter = durationpb.New(e.RetryAfter)
 	}
 	told.OverQuota = causes && errors.Is(err, sandbox.ErrOverQuota)
+	told.BeingBuilt = causes && errors.Is(err, sandbox.ErrBeingBuilt)
 	if text := err.Error(); causes && text != e.Error() {
 		told.Cause = text
 	} else if causes && e.Cause != nil {
@@ -128,6 +129,8 @@ func errorOf(told *rpcv1.Failure) *sandbox.Error {
 	switch {
 	case told.OverQuota:
 		e.Cause = sandbox.ErrOverQuota
+	case told.BeingBuilt:
+		e.Cause = sandbox.ErrBeingBuilt
 	case told.Cause != "":
 		e.Cause = errors.New(told.Cause)
 	}

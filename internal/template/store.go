@@ -163,7 +163,7 @@ func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template stri
 		return Listed{r, image}, err
 	}
 	if s.building(s.key(tenant, r.Name)) || s.building(r.Name) {
-		return Listed{}, sandbox.Errorf(sandbox.Unavailable, "the template %s is being built for the first time: try again when it is", template).WithCause(noTemplate(template))
+		return Listed{}, sandbox.Errorf(sandbox.Unavailable, "the template %s is being built for the first time: try again when it is", template).WithCause(sandbox.ErrBeingBuilt)
 	}
 	return Listed{}, s.available(tenant, template)
 }

@@ -119,8 +119,8 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Resolve(ctx, "", "base"); !errors.Is(err, sandbox.Unavailable) {
-		t.Errorf("while it is built: %v, want Unavailable", err)
+	if _, err := s.Resolve(ctx, "", "base"); !errors.Is(err, sandbox.Unavailable) || !errors.Is(err, sandbox.ErrBeingBuilt) {
+		t.Errorf("while it is built: %v, want Unavailable because it is being built", err)
 	}
 	image := put(t, s, "base", "one")
 	if digest, err := s.Resolve(ctx, "", "base"); err != nil || digest != image.Digest {

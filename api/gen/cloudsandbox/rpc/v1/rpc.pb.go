@@ -28,11 +28,12 @@ const (
 // gRPC is too coarse to say.
 type Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`                               // as in the REST API: "conflict", "too_large", ...
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`                         // one sentence for whoever asked
-	RetryAfter    *durationpb.Duration   `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"` // absent: no advice
-	Cause         string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`                             // for logs; only between our own processes
-	OverQuota     bool                   `protobuf:"varint,5,opt,name=over_quota,json=overQuota,proto3" json:"over_quota,omitempty"`   // a tenant's quota refused it; only between our own processes
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`                                // as in the REST API: "conflict", "too_large", ...
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`                          // one sentence for whoever asked
+	RetryAfter    *durationpb.Duration   `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`  // absent: no advice
+	Cause         string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`                              // for logs; only between our own processes
+	OverQuota     bool                   `protobuf:"varint,5,opt,name=over_quota,json=overQuota,proto3" json:"over_quota,omitempty"`    // a tenant's quota refused it; only between our own processes
+	BeingBuilt    bool                   `protobuf:"varint,6,opt,name=being_built,json=beingBuilt,proto3" json:"being_built,omitempty"` // the template is built for the first time; only between our own processes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -102,11 +103,18 @@ func (x *Failure) GetOverQuota() bool {
 	return false
 }
 
+func (x *Failure) GetBeingBuilt() bool {
+	if x != nil {
+		return x.BeingBuilt
+	}
+	return false
+}
+
 var File_cloudsandbox_rpc_v1_rpc_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_rpc_v1_rpc_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcloudsandbox/rpc/v1/rpc.proto\x12\x13cloudsandbox.rpc.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa8\x01\n" +
+	"\x1dcloudsandbox/rpc/v1/rpc.proto\x12\x13cloudsandbox.rpc.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc9\x01\n" +
 	"\aFailure\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
@@ -114,7 +122,9 @@ const file_cloudsandbox_rpc_v1_rpc_proto_rawDesc = "" +
 	"retryAfter\x12\x14\n" +
 	"\x05cause\x18\x04 \x01(\tR\x05cause\x12\x1d\n" +
 	"\n" +
-	"over_quota\x18\x05 \x01(\bR\toverQuotaBJZHgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1;rpcv1b\x06proto3"
+	"over_quota\x18\x05 \x01(\bR\toverQuota\x12\x1f\n" +
+	"\vbeing_built\x18\x06 \x01(\bR\n" +
+	"beingBuiltBJZHgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1;rpcv1b\x06proto3"
 
 var (
 	file_cloudsandbox_rpc_v1_rpc_proto_rawDescOnce sync.Once
