@@ -9,14 +9,14 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/audit"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
 var start = time.Date(2030, 1, 2, 3, 4, 5, 678000, time.UTC)
 
 // filled is a Store with five entries.
-func filled(t *testing.T) *sqlite.Store {
+func filled(t *testing.T) *sqlstore.Store {
 	t.Helper()
 	s := sqlitetest.Open(t)
 	for n := range 5 {
@@ -30,7 +30,7 @@ func filled(t *testing.T) *sqlite.Store {
 	return s
 }
 
-func export(t *testing.T, s *sqlite.Store) []string {
+func export(t *testing.T, s *sqlstore.Store) []string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := audit.Export(t.Context(), s, &out, func(sandbox.AuditEntry) bool { return true }); err != nil {

@@ -35,6 +35,9 @@ type Config struct {
 	Addr string
 	// Data is the absolute path of the data folder.
 	Data string
+	// Database is the address of a PostgreSQL database, postgres://...; empty: a SQLite
+	// file under Data.
+	Database string
 	// Dev lets anyone mint tokens; it is only for a loopback Addr.
 	Dev bool
 	// DevFailpoint is a file by which tests crash a server in dev mode at a step; empty:
@@ -164,6 +167,7 @@ type setting struct {
 var settings = []setting{
 	{FlagAddr, "CLOUD_SANDBOX_ADDR", func(c *Config, v string) error { c.Addr = v; return nil }},
 	{FlagData, "CLOUD_SANDBOX_DATA", func(c *Config, v string) (err error) { c.Data, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_DATABASE", func(c *Config, v string) error { c.Database = v; return checkDatabase(v) }},
 	{FlagDev, "CLOUD_SANDBOX_DEV", func(c *Config, v string) (err error) { c.Dev, err = parseBool(v); return }},
 	{FlagLogLevel, "CLOUD_SANDBOX_LOG_LEVEL", func(c *Config, v string) error { return parseLevel(v, &c.LogLevel) }},
 	{"", "CLOUD_SANDBOX_NODE", func(c *Config, v string) error { c.NodeName = v; return nil }},

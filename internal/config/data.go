@@ -3,7 +3,9 @@ package config
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +25,16 @@ func DataFolder(flags map[string]string, getenv func(string) string) (string, er
 func Address(flags map[string]string, getenv func(string) string) (string, error) {
 	c, err := one(FlagAddr, flags, getenv)
 	return c.Addr, err
+}
+
+// checkDatabase refuses what is no address of a PostgreSQL database. Its errors hold no
+// password.
+func checkDatabase(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || strings.Trim(u.Path, "/") == "" {
+		return errors.New("the address of a PostgreSQL database has the form postgres://user:password@host:port/name, with special characters of the password percent-encoded")
+	}
+	return nil
 }
 
 // one returns the defaults with one setting from flags and environment.

@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 )
 
 var (

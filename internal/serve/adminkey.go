@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 )
@@ -30,14 +27,13 @@ func TenantsOf(s sandbox.Store, images *template.Store, layout launch.Layout) *t
 // the operator makes the first Key this way. It gives up root for good before it opens
 // the database, whose files are the server's.
 func WithStore(ctx context.Context, layout launch.Layout, use func(sandbox.Store) error) error {
-	file := databaseFile(layout)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+	if !hasDatabase(layout) {
 		return fmt.Errorf("%s has no database yet: start the server once", layout.Root)
 	}
 	if err := launch.BecomeServer(); err != nil {
 		return err
 	}
-	store, err := sqlite.Open(ctx, file)
+	store, err := openDatabase(ctx, layout)
 	if err != nil {
 		return err
 	}

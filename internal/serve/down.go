@@ -3,17 +3,13 @@ package serve
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )
 
 // RecordDown records that the operator ended every Sandbox of a data folder whose server
@@ -21,8 +17,7 @@ import (
 // hosts that the same database lists go on. It gives up root for good before it opens the
 // database, whose files are the server's.
 func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
-	file := databaseFile(layout)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+	if !hasDatabase(layout) {
 		return 0, nil
 	}
 	if err := launch.BecomeServer(); err != nil {
@@ -32,7 +27,7 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	store, err := sqlite.Open(ctx, file)
+	store, err := openDatabase(ctx, layout)
 	if err != nil {
 		return 0, err
 	}
@@ -40,11 +35,6 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 		Ended: func(ctx context.Context, sb sandbox.Sandbox) { auditEnd(ctx, store, slog.Default(), sb) },
 	}).EndAll(ctx, holder, sandbox.CauseOperator)
 	return n, errors.Join(err, store.Close())
-}
-
-// databaseFile is the path of the server's database.
-func databaseFile(layout launch.Layout) string {
-	return filepath.Join(layout.Server(), "cloud-sandbox.db")
 }
 
 // nothingRuns is the Nodes of an installation that is down.

@@ -13,7 +13,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 
@@ -56,7 +55,7 @@ func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
 // savedOn finds a Snapshot that needs something in the database, by a process of its own:
 // its caller is root, and root does not open files that the server writes.
 func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
-	if _, err := os.Stat(databaseFile(layout)); errors.Is(err, fs.ErrNotExist) { // no server has ever run
+	if !hasDatabase(layout) {
 		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved")
 	}
 	cmd := exec.CommandContext(ctx, exe, SavedCommand, kind, name, "--data", layout.Root)

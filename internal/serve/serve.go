@@ -39,7 +39,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/webhook"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
@@ -122,7 +121,7 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 		return nil, err
 	}
 	j.images = images
-	store, err := sqlite.Open(ctx, databaseFile(j.layout))
+	store, err := openConfigured(ctx, j.layout, cfg.Database)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 )
 
 func TestVolumes(t *testing.T) {

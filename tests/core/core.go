@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
@@ -47,7 +47,7 @@ type Real struct {
 type Core struct {
 	Dir     string
 	Engine  *fake.Engine // nil: Config.Real
-	Store   *sqlite.Store
+	Store   *sqlstore.Store
 	Node    *node.Node
 	Manager *session.Manager
 
@@ -142,7 +142,7 @@ func (c *Core) run(t testing.TB, parts *run.Parts) {
 func (c *Core) openStore(t testing.TB) {
 	t.Helper()
 	var err error
-	if c.Store, err = sqlite.Open(context.WithoutCancel(t.Context()), c.database()); err != nil {
+	if c.Store, err = sqlstore.OpenSQLite(context.WithoutCancel(t.Context()), c.database()); err != nil {
 		t.Fatal(err)
 	}
 }

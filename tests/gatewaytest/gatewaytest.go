@@ -28,7 +28,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
@@ -45,7 +45,7 @@ type Fixture struct {
 	Guest     *guest
 	Tokens    *gateway.Tokens
 	Keys      *keys.Service
-	Store     *sqlite.Store
+	Store     *sqlstore.Store
 	tenants   *tenants.Service
 	Server    *gateway.Server
 	Logs      *logBuffer

@@ -12,7 +12,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
 // measurePaused measures a server that keeps n paused Sandboxes. Some are real, and
@@ -66,7 +66,7 @@ func copyRecord(ctx context.Context, data, id string, n int) error {
 	if err != nil || len(files) != 1 {
 		return errors.Join(err, fmt.Errorf("%s has %d databases", data, len(files)))
 	}
-	store, err := sqlite.Open(ctx, files[0])
+	store, err := sqlstore.OpenSQLite(ctx, files[0])
 	if err != nil {
 		return err
 	}

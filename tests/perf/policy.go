@@ -18,7 +18,7 @@ import (
 	v1 "github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
 // measurePolicyOverhead measures the cost of the audit log, quotas and network
@@ -33,7 +33,7 @@ const onRecord = 1000
 // measureRecords measures a request's waits in the store: for its entry in the audit
 // log, and, of a create, for its quota.
 func measureRecords(ctx context.Context, o options, n rounds, report *bench.Report) error {
-	st, err := sqlite.Open(ctx, filepath.Join(o.work, "policy", "db"))
+	st, err := sqlstore.OpenSQLite(ctx, filepath.Join(o.work, "policy", "db"))
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 )
 
 func openStore(t *testing.T) sandbox.Store {

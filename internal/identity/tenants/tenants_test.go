@@ -10,8 +10,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
 var (
@@ -44,7 +44,7 @@ func run(t *testing.T, s *tenants.Service) {
 
 // counting counts how often it is asked who is suspended, and may not say.
 type counting struct {
-	*sqlite.Store
+	*sqlstore.Store
 	mu    sync.Mutex
 	asked int
 	fail  error

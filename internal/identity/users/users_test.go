@@ -10,8 +10,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
 // as is whom a token of an identity provider speaks for.
@@ -81,7 +81,7 @@ func change(t *testing.T, s *users.Service, who sandbox.Identity, id string, c s
 
 // counting counts the questions about one User.
 type counting struct {
-	*sqlite.Store
+	*sqlstore.Store
 	mu    sync.Mutex
 	asked int
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")

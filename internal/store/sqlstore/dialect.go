@@ -1,0 +1,106 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+//go:embed migrations/*/*.sql
+var migrations embed.FS
+
+// A dialect is what differs between the databases. Statements are written so that both
+// read them, with "?" or "?1" for an argument; the few that cannot be are here.
+type dialect struct {
+	name  string // also of the folder of its migrations
+	goose goose.Dialect
+	// numbered rewrites "?" and "?1" to "$1".
+	numbered bool
+	// begin begins a writing transaction, and lock, unless empty, lets it wait for the
+	// one before.
+	begin, lock string
+	// now selects the database's clock in microseconds of Unix time; empty: it is the
+	// process's.
+	now string
+	// inStates and withMetadata filter a list: ?4 is a JSON array of States, ?5 a JSON
+	// object.
+	inStates, withMetadata string
+	// mountsVolume is true of a row of sandboxes that mounts the Volume ?2.
+	mountsVolume string
+	// forgettable are the users of a Tenant that may be forgotten, from their index.
+	forgettable string
+	// touch and touchAgain write, in turn, what nobody reads.
+	touch, touchAgain string
+	// columnsOf selects the names of a table's columns.
+	columnsOf string
+	// pooled: connections may break, so statements are prepared on any of a pool.
+	pooled bool
+	// snapshot are the options of a transaction whose reads are of one moment.
+	snapshot sql.TxOptions
+}
+
+// text is a statement as this database reads it.
+func (d *dialect) text(text string) string {
+	if !d.numbered {
+		return text
+	}
+	var b strings.Builder
+	next := 1
+	for {
+		before, after, found := strings.Cut(text, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		digits := len(after) - len(strings.TrimLeft(after, "0123456789"))
+		number := after[:digits]
+		if number == "" {
+			number = strconv.Itoa(next)
+			next++
+		}
+		b.WriteString("$" + number)
+		text = after[digits:]
+	}
+}
+
+// A prepared is a statement's text and where to put it.
+type prepared struct {
+	stmt **sql.Stmt
+	text string
+}
+
+func (d *dialect) prepare(ctx context.Context, on interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}, all []prepared,
+) error {
+	for _, p := range all {
+		var err error
+		if *p.stmt, err = on.PrepareContext(ctx, d.text(p.text)); err != nil {
+			return fmt.Errorf("prepare %q: %w", p.text, err)
+		}
+	}
+	return nil
+}
+
+// clock is the time by the database's clock, read in the writer's transaction.
+func (s *Store) clock(st *statements) (time.Time, error) {
+	if s.dialect.now == "" {
+		return time.Now(), nil
+	}
+	var n int64
+	err := st.now.QueryRow().Scan(&n)
+	return fromMicros(n), err
+}
+
+// errText refuses a text that PostgreSQL cannot store, in both.
+func errText() error {
+	return sandbox.Errorf(sandbox.Invalid, "a text contains a NUL character: remove it")
+}

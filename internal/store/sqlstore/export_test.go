@@ -1,0 +1,68 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// LimitPages bounds the size of the database file, as a full disk would.
+func (s *Store) LimitPages(t *testing.T, n int) {
+	t.Helper()
+	err := s.writer.write(t.Context(), func(*statements) error {
+		_, err := s.writer.conn.ExecContext(context.Background(), fmt.Sprintf("PRAGMA max_page_count = %d", n))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// HoldWriter keeps the writer busy until release is called.
+func (s *Store) HoldWriter(t *testing.T) (release func()) {
+	t.Helper()
+	started, hold := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = s.writer.write(context.Background(), func(*statements) error {
+			close(started)
+			<-hold
+			return nil
+		})
+	})
+	<-started
+	return func() {
+		close(hold)
+		wg.Wait()
+	}
+}
+
+// WaitQueued waits until n writes wait.
+func (s *Store) WaitQueued(t *testing.T, n int) {
+	t.Helper()
+	for len(s.writer.queue) < n {
+		runtime.Gosched()
+	}
+}
+
+// HoldReads keeps the connections of long queries busy, and with brief those of brief
+// ones too, until the test ends.
+func (s *Store) HoldReads(t *testing.T, brief bool) {
+	t.Helper()
+	for s.reads.Stats().InUse < s.reads.Stats().MaxOpenConnections {
+		conn, err := s.reads.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	if !brief {
+		return
+	}
+	for range s.brief.all {
+		r := <-s.brief.free
+		t.Cleanup(func() { s.brief.free <- r })
+	}
+}

@@ -1,0 +1,151 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+	"golang.org/x/sys/unix"
+)
+
+var postgresDialect = dialect{
+	name:     "postgres",
+	goose:    goose.DialectPostgres,
+	numbered: true,
+	begin:    `BEGIN`,
+	// The schema's name is in the lock, so that two installations may share a database.
+	lock:         `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`,
+	now:          `SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)`,
+	inStates:     `state IN (SELECT jsonb_array_elements_text(CAST(?4 AS JSONB)))`,
+	withMetadata: `CAST(metadata AS JSONB) @> CAST(?5 AS JSONB)`,
+	// The planner may look at the mounts before it looks whether there are any.
+	mountsVolume: `EXISTS (SELECT 1 FROM jsonb_array_elements(CAST(CASE WHEN volumes = '' THEN '[]' ELSE volumes END AS JSONB)) AS mount WHERE mount ->> 'volume' = ?2)`,
+	forgettable:  `users`,
+	touch:        `UPDATE touched SET n = 1`,
+	touchAgain:   `UPDATE touched SET n = 2`,
+	columnsOf:    `SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?`,
+	pooled:       true,
+	snapshot:     sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead},
+}
+
+const (
+	// postgresReaders are the connections of a process that read. With the one that
+	// writes, four processes stay well below the 100 that a server takes by default.
+	postgresReaders = 8
+	// dialLimit is how long a connection may take to be made.
+	dialLimit = 5 * time.Second
+	// silenceLimit is how long the server may keep silent before it counts as gone.
+	silenceLimit = 15 * time.Second
+	// idleLimit ends the transaction of a writer that has vanished: all others wait for
+	// its lock.
+	idleLimit = 10 * time.Second
+)
+
+// OpenPostgres opens the database that a URL like postgres://user:password@host/name
+// names, and migrates its schema; processes that start together migrate it once. The role
+// needs to own its schema, and nothing more. What cannot be reached or read gives an
+// error of one sentence, which holds no password.
+func OpenPostgres(ctx context.Context, address string) (*Store, error) {
+	config, err := parsePostgres(address)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dialect: &postgresDialect}
+	if err := s.openPostgres(ctx, config); err != nil {
+		return nil, errors.Join(explainServer(config, err), s.closeHandles())
+	}
+	return s, nil
+}
+
+// IsPostgres reports whether an address of a database names a PostgreSQL server, not a
+// file.
+func IsPostgres(address string) bool {
+	return strings.HasPrefix(address, "postgres://") || strings.HasPrefix(address, "postgresql://")
+}
+
+func parsePostgres(address string) (*pgx.ConnConfig, error) {
+	if !IsPostgres(address) {
+		return nil, errors.New("the address of a PostgreSQL database has the form postgres://user:password@host:port/name")
+	}
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		// The driver's error repeats the address, with the password where the URL is
+		// malformed.
+		return nil, errors.New("the address of the PostgreSQL database cannot be read: it has the form postgres://user:password@host:port/name, with special characters of the password percent-encoded")
+	}
+	config.ConnectTimeout = dialLimit
+	dialer := net.Dialer{Timeout: dialLimit, KeepAlive: silenceLimit / 3, Control: limitSilence}
+	config.DialFunc = dialer.DialContext
+	for name, value := range map[string]string{
+		"application_name":                    "cloud-sandbox",
+		"idle_in_transaction_session_timeout": strconv.FormatInt(idleLimit.Milliseconds(), 10),
+		"lock_timeout":                        strconv.FormatInt((2 * idleLimit).Milliseconds(), 10),
+	} {
+		if config.RuntimeParams[name] == "" {
+			config.RuntimeParams[name] = value
+		}
+	}
+	return config, nil
+}
+
+// limitSilence lets the kernel give up a connection whose data the peer does not
+// acknowledge.
+func limitSilence(network, _ string, c syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silenceLimit.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
+
+func (s *Store) openPostgres(ctx context.Context, config *pgx.ConnConfig) error {
+	s.writes, s.reads = stdlib.OpenDB(*config), stdlib.OpenDB(*config)
+	s.writes.SetMaxOpenConns(1)
+	limited, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	if err := s.reads.PingContext(limited); err != nil {
+		return err
+	}
+	// Migrations take a second connection, for their lock.
+	migrating := stdlib.OpenDB(*config)
+	defer migrating.Close()
+	locker, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, migrating, &postgresDialect, goose.WithSessionLocker(locker)); err != nil {
+		return err
+	}
+	return s.start(ctx, postgresReaders)
+}
+
+// explainServer turns the errors of a database server into a sentence that names it and
+// what to do.
+func explainServer(config *pgx.ConnConfig, err error) error {
+	where := (&url.URL{Scheme: "postgres", Host: net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))), Path: "/" + config.Database}).String()
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "28"): // invalid authorization
+		return fmt.Errorf("database %s: the server refuses the user %q or its password: %w", where, config.User, err)
+	case state == "3D000": // invalid catalog name
+		return fmt.Errorf("database %s: the server has no such database, make it with createdb: %w", where, err)
+	case state == "42501": // insufficient privilege
+		return fmt.Errorf("database %s: the user %q may not make tables in its schema, make it the schema's owner: %w", where, config.User, err)
+	case broken(err), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("database %s: the server does not answer, start it or mend the address: %w", where, err)
+	}
+	return fmt.Errorf("database %s: %w", where, err)
+}

@@ -1,0 +1,142 @@
+package sqlstore_test
+
+import (
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/storetest"
+)
+
+func openPostgres(t testing.TB, address string) *sqlstore.Store {
+	t.Helper()
+	st, err := sqlstore.OpenPostgres(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closes(t, st)
+	return st
+}
+
+func TestStoreInPostgres(t *testing.T) {
+	server := postgrestest.Start(t)
+	storetest.Run(t, func(t *testing.T) sandbox.Store { return openPostgres(t, server.Address(t)) })
+}
+
+func TestPairInPostgres(t *testing.T) {
+	server := postgrestest.Start(t)
+	for range repeats(t) {
+		storetest.RunPair(t, func(t *testing.T) [2]sandbox.Store {
+			address := server.Address(t)
+			return [2]sandbox.Store{openPostgres(t, address), openPostgres(t, address)}
+		})
+	}
+}
+
+// repeats is how often the races of two Stores run: a few times, or as often as the
+// environment says.
+func repeats(t *testing.T) int {
+	t.Helper()
+	const name = "CLOUD_SANDBOX_STORE_RACES"
+	text := os.Getenv(name)
+	if text == "" {
+		return 3
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s is %q, not a number", name, text)
+	}
+	return n
+}
+
+// Processes that start together migrate an empty database once.
+func TestPostgresIsMigratedOnce(t *testing.T) {
+	address := postgrestest.Start(t).Address(t)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			st, err := sqlstore.OpenPostgres(t.Context(), address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := st.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// While the server is away every call says so; when it is back the same Store goes on.
+func TestPostgresAway(t *testing.T) {
+	server := postgrestest.Start(t)
+	st := openPostgres(t, server.Address(t))
+	sb, err := st.InsertSandbox(t.Context(), record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Stop(t)
+	for range 3 {
+		_, err = st.InsertSandbox(t.Context(), record())
+		codetest.Want(t, "a write while it is away", err, sandbox.Unavailable)
+		_, err = st.SandboxByID(t.Context(), sb.ID)
+		codetest.Want(t, "a read while it is away", err, sandbox.Unavailable)
+	}
+	codetest.Want(t, "the check", st.CheckWrite(t.Context()), sandbox.Unavailable)
+	server.Run(t)
+	if _, err := st.InsertSandbox(t.Context(), record()); err != nil {
+		t.Errorf("a write when it is back: %v", err)
+	}
+	if _, err := st.SandboxByID(t.Context(), sb.ID); err != nil {
+		t.Errorf("a read when it is back: %v", err)
+	}
+}
+
+// A process that vanishes in the middle of a write does not stop the others.
+func TestPostgresWriterVanishes(t *testing.T) {
+	address := postgrestest.Start(t).Address(t)
+	lost, other := openPostgres(t, address), openPostgres(t, address)
+	release := lost.HoldWriter(t)
+	defer release()
+	began := time.Now()
+	if _, err := other.InsertSandbox(t.Context(), record()); err != nil {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+}
+
+func TestOpenPostgresSaysWhatIsWrong(t *testing.T) {
+	good, err := url.Parse(postgrestest.Start(t).Address(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(change func(*url.URL)) string {
+		u := *good
+		change(&u)
+		return u.String()
+	}
+	for name, tt := range map[string]struct{ address, want string }{
+		"no URL":        {"somewhere", "has the form postgres://"},
+		"a bad URL":     {"postgres://u:s3cret%zz@host/name", "has the form postgres://"},
+		"nobody there":  {with(func(u *url.URL) { u.Host = "127.0.0.1:1"; u.User = url.UserPassword("u", "s3cret") }), "does not answer, start it or mend the address"},
+		"no database":   {with(func(u *url.URL) { u.Path = "/absent" }), "make it with createdb"},
+		"no such user":  {with(func(u *url.URL) { u.User = url.UserPassword("absent", "s3cret") }), "refuses the user"},
+		"no such place": {with(func(u *url.URL) { u.RawQuery = "sslmode=disable&search_path=absent" }), "no schema"},
+	} {
+		st, err := sqlstore.OpenPostgres(t.Context(), tt.address)
+		if err == nil {
+			st.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v, want it to say %q", name, err, tt.want)
+		}
+	}
+}

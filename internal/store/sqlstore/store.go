@@ -1,0 +1,116 @@
+// Package sqlstore is the Store in a SQL database: one SQLite file, the default of an
+// installation on one machine, or PostgreSQL, which several machines share.
+//
+// Writes of concurrent callers of a process share a transaction (group commit), so that a
+// burst costs few commits. One transaction writes at a time: SQLite has one writer, and
+// on PostgreSQL each writing transaction begins with an advisory lock. So what a write
+// reads stays true until it is committed. Reads have their own connections and never wait
+// for a write.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Store is a sandbox.Store in a SQL database. Use OpenSQLite or OpenPostgres. It returns
+// an empty map of a record as nil.
+type Store struct {
+	dialect *dialect
+	reads   *sql.DB
+	writes  *sql.DB
+	writer  *writer
+	query   queries
+	brief   *briefReaders
+	quota   sandbox.Quota // of Tenants without their own
+
+	checkpoints *checkpointer // nil: not SQLite
+
+	counter counter
+	check   checker
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ sandbox.Store = (*Store)(nil)
+
+// start prepares the statements and begins to take writes. Of the readers some answer
+// brief queries only.
+func (s *Store) start(ctx context.Context, readers int) (err error) {
+	s.reads.SetMaxOpenConns(2 * readers)
+	s.reads.SetMaxIdleConns(readers)
+	if s.brief, err = openBrief(ctx, s.reads, s.dialect, readers); err != nil {
+		return err
+	}
+	if err := s.dialect.prepare(ctx, s.reads, s.query.all(s.dialect)); err != nil {
+		return err
+	}
+	s.writer, err = startWriter(ctx, s.writes, s.dialect, s.checkpoints)
+	return err
+}
+
+// migrate brings the schema up to date.
+func migrate(ctx context.Context, db *sql.DB, d *dialect, options ...goose.ProviderOption) error {
+	files, err := fs.Sub(migrations, "migrations/"+d.name)
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(d.goose, db, files, options...)
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	have, known, err := provider.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	if have > known {
+		return &newerSchemaError{have: have, known: known}
+	}
+	if have == known {
+		return nil
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+type newerSchemaError struct{ have, known int64 }
+
+func (e *newerSchemaError) Error() string {
+	return fmt.Sprintf("it has schema version %d and this program knows only %d: it was used by a newer version, start that one", e.have, e.known)
+}
+
+// Close waits for running writes and releases the database. Later writes are Unavailable.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.writer.close()
+		s.closeErr = s.closeHandles()
+	})
+	return s.closeErr
+}
+
+func (s *Store) closeHandles() error {
+	if s.checkpoints != nil {
+		s.checkpoints.close()
+	}
+	var errs []error
+	if s.brief != nil {
+		errs = append(errs, s.brief.close())
+	}
+	for _, db := range []*sql.DB{s.reads, s.writes} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,260 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// maxBatch bounds how many writes share a transaction, and so how long the first of
+	// them waits.
+	maxBatch = 256
+	// queueLength is how many writes are queued before callers block.
+	queueLength = 1024
+)
+
+var errClosed = errors.New("the store is closed")
+
+// A writer owns the one connection that writes. It commits all queued writes in one
+// transaction and then answers their callers.
+type writer struct {
+	db      *sql.DB
+	dialect *dialect
+	conn    *sql.Conn // nil: it broke
+	stmts   statements
+	queue   chan *write
+	quit    chan struct{} // closed: accept no more
+	done    chan struct{} // closed: the writer has ended
+	once    sync.Once
+
+	checkpoints *checkpointer
+}
+
+// A write is one caller's change. do runs at most once. The caller may read its results
+// only after done is closed.
+type write struct {
+	do    func(*statements) error
+	taken atomic.Bool // by the writer, or by a caller that gave up
+	err   error       // valid once done is closed
+	done  chan struct{}
+}
+
+func startWriter(ctx context.Context, db *sql.DB, d *dialect, checkpoints *checkpointer) (*writer, error) {
+	w := &writer{
+		db:      db,
+		dialect: d,
+		queue:   make(chan *write, queueLength),
+		quit:    make(chan struct{}),
+		done:    make(chan struct{}),
+
+		checkpoints: checkpoints,
+	}
+	if err := w.connect(ctx); err != nil {
+		return nil, err
+	}
+	go w.run()
+	return w, nil
+}
+
+// connectLimit is how long a writer whose connection broke tries to get another one,
+// while all writes wait.
+const connectLimit = 2 * time.Second
+
+// connect takes a connection and prepares the statements on it.
+func (w *writer) connect(ctx context.Context) (err error) {
+	if w.conn, err = w.db.Conn(ctx); err != nil {
+		return err
+	}
+	if err := w.dialect.prepare(ctx, w.conn, w.stmts.all(w.dialect)); err != nil {
+		return errors.Join(err, w.release())
+	}
+	return nil
+}
+
+// write runs do in a transaction and returns its error once that is committed. If ctx
+// ends first, the write has not happened and never will.
+func (w *writer) write(ctx context.Context, do func(*statements) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r := &write{do: do, done: make(chan struct{})}
+	select {
+	case w.queue <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.quit:
+		return classify(errClosed)
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.taken.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+		<-r.done // it is being written: the caller must learn the result
+	case <-w.done:
+		if r.taken.CompareAndSwap(false, true) {
+			return classify(errClosed)
+		}
+		<-r.done
+	}
+	return classify(r.err)
+}
+
+// close finishes the queued writes and stops the writer.
+func (w *writer) close() {
+	w.once.Do(func() { close(w.quit) })
+	<-w.done
+}
+
+// release closes the connection after its prepared statements: SQLite keeps a file open,
+// and its log beside it, while a statement remains.
+func (w *writer) release() error {
+	if w.conn == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range w.stmts.all(w.dialect) {
+		if *p.stmt != nil {
+			errs = append(errs, (*p.stmt).Close())
+			*p.stmt = nil
+		}
+	}
+	errs = append(errs, w.conn.Close())
+	w.conn = nil
+	return errors.Join(errs...)
+}
+
+func (w *writer) run() {
+	defer close(w.done)
+	defer w.release() //nolint:errcheck // the database is closed next, which tells
+	for {
+		select {
+		case first := <-w.queue:
+			w.commit(w.gather(first))
+		case <-w.quit:
+			w.drain()
+			return
+		}
+	}
+}
+
+func (w *writer) drain() {
+	for {
+		select {
+		case first := <-w.queue:
+			w.commit(w.gather(first))
+		default:
+			return
+		}
+	}
+}
+
+// gather collects first and the queued writes, except those that callers gave up.
+func (w *writer) gather(first *write) []*write {
+	var batch []*write
+	take := func(r *write) {
+		if r.taken.CompareAndSwap(false, true) {
+			batch = append(batch, r)
+		}
+	}
+	take(first)
+	for len(batch) < maxBatch {
+		select {
+		case r := <-w.queue:
+			take(r)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// commit runs a batch in one transaction. A write that fails is rolled back alone; a
+// transaction that fails fails all its writes.
+func (w *writer) commit(batch []*write) {
+	if len(batch) == 0 {
+		return
+	}
+	if err := w.transact(batch); err != nil {
+		for _, r := range batch {
+			r.err = err
+		}
+	}
+	for _, r := range batch {
+		close(r.done)
+	}
+	if w.checkpoints != nil {
+		w.checkpoints.wrote(len(batch))
+	}
+}
+
+func (w *writer) transact(batch []*write) error {
+	// The writer's statements are never interrupted: the caller of one write may leave,
+	// the rest of the batch stays.
+	ctx := context.Background()
+	if w.conn == nil {
+		limited, cancel := context.WithTimeout(ctx, connectLimit)
+		defer cancel()
+		if err := w.connect(limited); err != nil {
+			return sandbox.Errorf(sandbox.Unavailable, "the database server cannot be reached").WithCause(err)
+		}
+	}
+	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
+		w.dropBroken(err)
+		return fmt.Errorf("begin: %w", err)
+	}
+	err := w.each(ctx, batch)
+	if err == nil {
+		_, err = w.stmts.commit.ExecContext(ctx)
+	}
+	if err != nil {
+		// After some failures SQLite has rolled back already: ignore the error of a
+		// second rollback. One that tells of a broken connection is told here as well.
+		_, again := w.stmts.rollback.ExecContext(ctx)
+		w.dropBroken(errors.Join(err, again))
+	}
+	return err
+}
+
+// dropBroken lets go of a connection that err shows to be useless: the next batch takes
+// another one.
+func (w *writer) dropBroken(err error) {
+	if broken(err) {
+		_ = w.release() // it is lost anyway
+	}
+}
+
+// each runs every write of a batch; an error fails the whole batch.
+func (w *writer) each(ctx context.Context, batch []*write) error {
+	if w.dialect.lock != "" {
+		if _, err := w.stmts.lock.ExecContext(ctx); err != nil {
+			return fmt.Errorf("wait for the writers before: %w", err)
+		}
+	}
+	if len(batch) == 1 {
+		batch[0].err = batch[0].do(&w.stmts)
+		return batch[0].err
+	}
+	for _, r := range batch {
+		if _, err := w.stmts.savepoint.ExecContext(ctx); err != nil {
+			return fmt.Errorf("savepoint: %w", err)
+		}
+		if r.err = r.do(&w.stmts); r.err != nil {
+			if _, err := w.stmts.rollbackTo.ExecContext(ctx); err != nil {
+				return r.err // the transaction failed with this error
+			}
+		}
+		if _, err := w.stmts.release.ExecContext(ctx); err != nil {
+			return fmt.Errorf("release: %w", err)
+		}
+	}
+	return nil
+}

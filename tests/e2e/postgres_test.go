@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// A server whose records are in PostgreSQL does what one with a file does, through its own
+// death and the database's, and so do the commands that work on its data folder.
+func TestServerInPostgres(t *testing.T) {
+	rig.Need(t)
+	database := postgrestest.Start(t)
+	address := database.Address(t)
+	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_DATABASE=" + address}})
+	c := s.Client(t, "postgres")
+	if _, err := os.Stat(filepath.Join(s.Data, "server", "cloud-sandbox.db")); !os.IsNotExist(err) {
+		t.Errorf("there is a database file: %v", err)
+	}
+	running := c.Create(t, rig.Body{"name": "web", "timeout_seconds": 600, "metadata": rig.Body{"app": "x"}})
+	c.Run(t, running.ID, "python", "x = 41", nil)
+	paused := c.Create(t, rig.Body{"timeout_seconds": 600})
+	c.Run(t, paused.ID, "python", "y = 7", nil)
+	c.Must(t, "POST", "/api/v1/sessions/"+paused.ID+"/pause", rig.Body{}, nil)
+	c.Must(t, "POST", "/api/v1/sessions/"+running.ID+"/snapshots", rig.Body{"name": "first"}, nil)
+
+	rig.Kill(t, s.One(t, rig.ServerRole))
+	waitDone(t, s)
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Run(t, running.ID, "python", "print(x + 1)", nil); got.Stdout != "42\n" {
+		t.Errorf("after the server's death: %+v", got)
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+paused.ID+"/resume", rig.Body{}, nil)
+	if got := c.Run(t, paused.ID, "python", "print(y)", nil); got.Stdout != "7\n" {
+		t.Errorf("after pause and resume: %+v", got)
+	}
+	var list struct {
+		Sessions []session `json:"sessions"`
+	}
+	c.Must(t, "GET", "/api/v1/sessions?metadata[app]=x", nil, &list)
+	if len(list.Sessions) != 1 || list.Sessions[0].ID != running.ID {
+		t.Errorf("the list by metadata is %+v", list)
+	}
+
+	database.Stop(t)
+	if status, raw, err := c.Do("POST", "/api/v1/sessions", rig.Body{}); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(raw), "database server") {
+		t.Errorf("a create while the database is away: %d %s %v", status, raw, err)
+	}
+	rig.Within(t, rig.Patience, "the server is not ready", func() bool {
+		status, _, err := c.Do("GET", "/ready", nil)
+		return err == nil && status == http.StatusServiceUnavailable
+	})
+	database.Run(t)
+	rig.Within(t, rig.Patience, "the server answers again", func() bool {
+		status, _, err := c.Do("GET", "/api/v1/sessions/"+running.ID, nil)
+		return err == nil && status == http.StatusOK
+	})
+	if got := c.Run(t, running.ID, "python", "print(x)", nil); got.Stdout != "41\n" {
+		t.Errorf("after the database was away: %+v", got)
+	}
+
+	command := func(args ...string) (string, error) {
+		out, err := exec.Command(s.Bin, append(args, "--data", s.Data)...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := command("key", "create", "--tenant", "acme", "--name", "ci"); err != nil || !strings.Contains(out, "role user") {
+		t.Errorf("key create: %v\n%s", err, out)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.SetEnv()
+	if err := s.Launch(); err == nil || !strings.Contains(err.Error(), "CLOUD_SANDBOX_DATABASE is not set: set it as before") {
+		t.Errorf("a start without the address: %v", err)
+	}
+	if out, err := command("down"); err != nil || !strings.Contains(out, "sandboxes ended: 2") {
+		t.Errorf("down: %v\n%s", err, out)
+	}
+}
+
+// A second server on a database whose Sandboxes run elsewhere is refused: it would take
+// them for lost.
+func TestSecondServerOnOnePostgres(t *testing.T) {
+	rig.Need(t)
+	address := postgrestest.Start(t).Address(t)
+	env := []string{"CLOUD_SANDBOX_DATABASE=" + address, "POOL_MIN_SIZE=0"}
+	first := rig.Own(t, rig.Options{Env: env})
+	c := first.Client(t, "first")
+	sb := c.Create(t, rig.Body{"timeout_seconds": 600})
+	second, err := rig.New(rig.Options{Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close() //nolint:errcheck // it never ran
+	if err := second.Launch(); err == nil || !strings.Contains(err.Error(), "another node is named") {
+		t.Errorf("a second server: %v", err)
+	}
+	if got := c.Get(t, sb.ID); got.State != "running" {
+		t.Errorf("after the second one started it is %s", got.State)
+	}
+}
