@@ -262,7 +262,11 @@ func (a *auditing) record(httpStatus int, err error) error {
 	case len(a.made) > 1:
 		e.Detail = "made " + strings.Join(a.made, " ")
 	}
-	return a.log.append(a.r.Context(), e)
+	unrecorded := a.log.append(a.r.Context(), e)
+	if err != nil && httpStatus >= http.StatusInternalServerError {
+		return nil // it failed, and its own error says why
+	}
+	return unrecorded
 }
 
 // target is the target of the entry, as catalogue.Target defines it.

@@ -81,6 +81,13 @@ func TestServerInPostgres(t *testing.T) {
 	if err := s.Launch(); err == nil || !strings.Contains(err.Error(), "CLOUD_SANDBOX_DATABASE is not set: set it as before") {
 		t.Errorf("a start without the address: %v", err)
 	}
+	s.SetEnv("CLOUD_SANDBOX_DATABASE=" + address)
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
 	if out, err := command("down"); err != nil || !strings.Contains(out, "sandboxes ended: 2") {
 		t.Errorf("down: %v\n%s", err, out)
 	}
