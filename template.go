@@ -34,6 +34,11 @@ type Template struct {
 // is being built.
 var ErrBeingBuilt = errors.New("being built for the first time")
 
+// NoSuchTemplate reports whether err is that there is no such Template, or none yet.
+func NoSuchTemplate(err error) bool {
+	return errors.Is(err, NotFound) || errors.Is(err, ErrBeingBuilt)
+}
+
 // TemplateDefaults holds the defaults for Sandboxes of a Template. Zero fields set
 // nothing.
 type TemplateDefaults struct {

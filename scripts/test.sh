@@ -44,7 +44,8 @@ step "sentries and links, for real"
 gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/engine/gvisor/sentryhost/server ./internal/engine/gvisor
 
 step "records in PostgreSQL"
-gotest -race -vet=off -count=1 -timeout 20m -run Postgres ./internal/store/sqlstore
+# Built as the unit tests are.
+CGO_ENABLED=1 gotest -race -vet=off -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' -count=1 -timeout 20m -run Postgres ./internal/store/sqlstore
 
 step "end to end"
 # One more at once than there are processors: some wait for minutes, for what the

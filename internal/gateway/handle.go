@@ -161,8 +161,7 @@ func (s *Server) refuseSuspended(rt route, r *http.Request, who sandbox.Identity
 // refuseAnonymous counts a request whose caller was not recognized.
 func (s *Server) refuseAnonymous(rt route, w *writer, r *http.Request, err error) {
 	switch {
-	case !errors.Is(err, sandbox.Anonymous): // the keys could not be read
-	case errors.Is(err, sandbox.Exhausted): // too many attempts; the earlier ones sent an event
+	case !errors.Is(err, sandbox.Anonymous): // the keys could not be read, or it tried too often
 	case w.audit.credential:
 		s.refused(rt, r, sandbox.Identity{}, refusedCredential)
 	default:

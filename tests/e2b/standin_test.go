@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,7 +43,16 @@ func TestStandInWhileBuilt(t *testing.T) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, text)
 		}
 	}
-	resp, text := w.api("GET", "/templates/aliases/code-interpreter-v1", "")
+	var made struct{ TemplateID, BuildID string }
+	resp, text := w.api("POST", "/v3/templates", `{"name":"on-a-stand-in"}`)
+	if resp.StatusCode != 202 || json.Unmarshal([]byte(text), &made) != nil {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	resp, text = w.api("POST", "/v2/templates/"+made.TemplateID+"/builds/"+made.BuildID, `{"fromTemplate":"code-interpreter-v1","steps":[{"type":"RUN","args":["exit 3"]}]}`)
+	if resp.StatusCode != 202 {
+		t.Errorf("a build from it: %d %s", resp.StatusCode, text)
+	}
+	resp, text = w.api("GET", "/templates/aliases/code-interpreter-v1", "")
 	if resp.StatusCode != 200 || !strings.Contains(text, `"templateID":"base"`) {
 		t.Errorf("the alias: %d %s", resp.StatusCode, text)
 	}

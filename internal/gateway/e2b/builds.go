@@ -253,12 +253,12 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 // mapped is the Template for a name: the one with that name, or else its replacement.
 func (a *API) mapped(ctx context.Context, who sandbox.Identity, name string) (string, error) {
 	_, err := a.Catalog.Find(ctx, who.Tenant, name)
-	if ours, ok := notTagged(name); ok && errors.Is(err, sandbox.NotFound) {
+	if ours, ok := notTagged(name); ok && sandbox.NoSuchTemplate(err) {
 		if _, err := a.Catalog.Find(ctx, who.Tenant, ours); err == nil {
 			return ours, nil
 		}
 	}
-	if meant, ok := a.Templates[swapReference(name)]; ok && errors.Is(err, sandbox.NotFound) {
+	if meant, ok := a.Templates[swapReference(name)]; ok && sandbox.NoSuchTemplate(err) {
 		return meant, nil
 	}
 	return name, err

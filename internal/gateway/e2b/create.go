@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"net/http"
 	"strings"
@@ -214,14 +213,14 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	sb, absent := a.makeFrom(ctx, who, req)
 	switch {
-	case !noSuchTemplate(absent):
+	case !sandbox.NoSuchTemplate(absent):
 		return sb, absent
 	case req.Snapshot != "":
 		return sb, errNoTemplate(req.Snapshot)
 	}
 	if name, ok := notTagged(req.Template); ok {
 		req.Template = name
-		if sb, err := a.makeFrom(ctx, who, req); !noSuchTemplate(err) {
+		if sb, err := a.makeFrom(ctx, who, req); !sandbox.NoSuchTemplate(err) {
 			return sb, err
 		}
 		req.Template = name + ":" + defaultTag
@@ -240,7 +239,7 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 		return sb, withoutTemplate(absent, asked)
 	}
 	req.Template = meant
-	if sb, err = a.makeFrom(ctx, who, req); noSuchTemplate(err) {
+	if sb, err = a.makeFrom(ctx, who, req); sandbox.NoSuchTemplate(err) {
 		return sb, withoutTemplate(err, meant)
 	}
 	if _, told := a.told.LoadOrStore(asked, true); err == nil && !told {
@@ -248,11 +247,6 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 			"asked", asked, "used", meant)
 	}
 	return sb, err
-}
-
-// noSuchTemplate reports whether err is that there is no such Template yet.
-func noSuchTemplate(err error) bool {
-	return errors.Is(err, sandbox.NotFound) || errors.Is(err, sandbox.ErrBeingBuilt)
 }
 
 // withoutTemplate is the client's error for err, a missing Template. A Template that is

@@ -103,7 +103,7 @@ func (r *run) takeUpLayer(ctx context.Context, s sandbox.Snapshot, n int) (bool,
 	name, _, _ = strings.Cut(name, ":")
 	under, err := r.cfg.Templates.Find(ctx, r.b.record.Tenant, name+"@"+s.Image)
 	switch {
-	case errors.Is(err, sandbox.NotFound):
+	case sandbox.NoSuchTemplate(err):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -230,7 +230,7 @@ func (r *run) known(ctx context.Context) ([]sandbox.Template, error) {
 		return all, nil
 	}
 	_, versions, err := r.cfg.Templates.Versions(ctx, tenant, all[i].Name+":"+all[i].Tag)
-	if errors.Is(err, sandbox.NotFound) { // it was just removed
+	if sandbox.NoSuchTemplate(err) { // it was just removed
 		err = nil
 	}
 	return append(all, versions...), err // tagged versions come first: they are known to come up

@@ -98,7 +98,7 @@ func (s *Service) from(ctx context.Context, tenant sandbox.TenantID, asked strin
 	switch {
 	case err == nil:
 		return "", asked, nil
-	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Invalid):
+	case sandbox.NoSuchTemplate(err), errors.Is(err, sandbox.Invalid):
 		return s.Image(asked)
 	}
 	return "", "", err
