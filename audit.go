@@ -75,9 +75,9 @@ const (
 const AuditClientLeft = "client_left"
 
 // AuditText makes text valid for an AuditEntry: it cuts text to MaxAuditText bytes and
-// removes invalid UTF-8.
+// removes invalid UTF-8 and NUL, which not every Store can keep.
 func AuditText(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), MaxAuditText)], "")
+	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), MaxAuditText)], ""), "\x00", "")
 }
 
 // auditForm is the prefix of the hashed bytes. It keeps them distinct from any other

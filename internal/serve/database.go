@@ -20,8 +20,8 @@ func databaseFile(layout launch.Layout) string {
 }
 
 // addressFile holds the address of the database of a server that uses PostgreSQL, with
-// its password, for the commands that work on the data folder. Only the server's user
-// reads it.
+// its password, for the commands that work on the data folder, and on a second line the
+// identity of that database. Only the server's user reads it.
 func addressFile(layout launch.Layout) string {
 	return filepath.Join(layout.Server(), "database")
 }
@@ -40,48 +40,70 @@ func hasDatabase(layout launch.Layout) bool {
 // openDatabase opens the database that the server of a data folder used last. The caller
 // must be the server's user.
 func openDatabase(ctx context.Context, layout launch.Layout) (*sqlstore.Store, error) {
-	address, err := keptAddress(layout)
+	kept, err := keptAddress(layout)
 	if err != nil {
 		return nil, err
 	}
-	if address != "" {
-		return sqlstore.OpenPostgres(ctx, address)
+	if kept.address != "" {
+		return sqlstore.OpenPostgres(ctx, kept.address)
 	}
 	return sqlstore.OpenSQLite(ctx, databaseFile(layout))
 }
 
 // openConfigured opens the database of a server: the PostgreSQL database at address, or
 // the file in the data folder if that is empty. A data folder whose records are in
-// PostgreSQL is refused without an address, since an empty file would hide them.
+// another database is refused: what it runs and has saved would belong to nobody.
 func openConfigured(ctx context.Context, layout launch.Layout, address string) (*sqlstore.Store, error) {
+	kept, err := keptAddress(layout)
+	if err != nil {
+		return nil, err
+	}
 	if address == "" {
-		kept, err := keptAddress(layout)
-		if err != nil {
-			return nil, err
-		}
-		if kept != "" {
+		if kept.address != "" {
 			return nil, fmt.Errorf("the records of this data folder are in PostgreSQL, and CLOUD_SANDBOX_DATABASE is not set: set it as before, or remove %s to begin with an empty database", addressFile(layout))
 		}
 		return sqlstore.OpenSQLite(ctx, databaseFile(layout))
+	}
+	if _, err := os.Lstat(databaseFile(layout)); kept.address == "" && err == nil {
+		return nil, fmt.Errorf("CLOUD_SANDBOX_DATABASE is set, and the records of this data folder are in %s, which is not copied to PostgreSQL: begin with an empty data folder, or do not set it", databaseFile(layout))
 	}
 	store, err := sqlstore.OpenPostgres(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	if err := durable.Write(addressFile(layout), []byte(address+"\n"), 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("keep the address of the database: %w", err), store.Close())
+	if err := keepAddress(ctx, layout, store, kept, address); err != nil {
+		return nil, errors.Join(err, store.Close())
 	}
 	return store, nil
 }
 
-// keptAddress is the address in the file of addressFile; empty: there is none.
-func keptAddress(layout launch.Layout) (string, error) {
+// keepAddress writes the address of the opened database to addressFile. It refuses
+// another database than the one that kept is of; its address may change.
+func keepAddress(ctx context.Context, layout launch.Layout, store *sqlstore.Store, kept databaseAddress, address string) error {
+	identity, err := store.Identity(ctx)
+	if err != nil {
+		return fmt.Errorf("identify the database: %w", err)
+	}
+	if kept.identity != "" && kept.identity != identity {
+		return fmt.Errorf("CLOUD_SANDBOX_DATABASE names a PostgreSQL database, and the records of this data folder are in another PostgreSQL database: name that database, or begin with an empty data folder")
+	}
+	if err := durable.Write(addressFile(layout), []byte(address+"\n"+identity+"\n"), 0o600); err != nil {
+		return fmt.Errorf("keep the address of the database: %w", err)
+	}
+	return nil
+}
+
+// A databaseAddress is the content of addressFile; zero: there is none.
+type databaseAddress struct{ address, identity string }
+
+func keptAddress(layout launch.Layout) (databaseAddress, error) {
 	text, err := os.ReadFile(addressFile(layout))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+		return databaseAddress{}, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("read the address of the database: %w", err)
+		return databaseAddress{}, fmt.Errorf("read the address of the database: %w", err)
 	}
-	return strings.TrimSpace(string(text)), nil
+	address, identity, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return databaseAddress{address, identity}, nil
 }

@@ -153,9 +153,9 @@ func tampered(t *testing.T, s *rig.Server, last, id string) {
 	if err := db.QueryRow(`SELECT seq FROM audit WHERE operation = 'deleteSession' AND target = ?`, id).Scan(&seq); err != nil {
 		t.Fatal(err)
 	}
-	change(`UPDATE audit SET user = 'theirs' WHERE seq = ?`, seq)
+	change(`UPDATE audit SET user_id = 'theirs' WHERE seq = ?`, seq)
 	fails("a changed row", fmt.Sprintf("entry %d ", seq))
-	change(`UPDATE audit SET user = 'ours' WHERE seq = ?`, seq)
+	change(`UPDATE audit SET user_id = 'ours' WHERE seq = ?`, seq)
 	verified(t, s)
 
 	change(`CREATE TABLE kept AS SELECT * FROM audit WHERE seq >= ?`, seq)

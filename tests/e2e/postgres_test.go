@@ -50,6 +50,17 @@ func TestServerInPostgres(t *testing.T) {
 		t.Errorf("the list by metadata is %+v", list)
 	}
 
+	// What PostgreSQL cannot store is the caller's mistake, and of no other caller.
+	for _, path := range []string{"/api/v1/sessions/%00", "/api/v1/sessions/%ff", "/api/v1/sessions?metadata[a]=%00"} {
+		if status, raw, err := c.Do("GET", path, nil); err != nil || status != http.StatusBadRequest && status != http.StatusNotFound {
+			t.Errorf("GET %s: %d %s %v", path, status, raw, err)
+		}
+	}
+	if status, raw, err := c.Do("DELETE", "/api/v1/sessions/%00", nil); err != nil || status != http.StatusBadRequest && status != http.StatusNotFound {
+		t.Errorf("DELETE: %d %s %v", status, raw, err)
+	}
+	c.Must(t, "PATCH", "/api/v1/sessions/"+running.ID, rig.Body{"metadata": rig.Body{"b": "2"}}, nil)
+
 	database.Stop(t)
 	if status, raw, err := c.Do("POST", "/api/v1/sessions", rig.Body{}); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(raw), "database server") {
 		t.Errorf("a create while the database is away: %d %s %v", status, raw, err)
@@ -80,6 +91,10 @@ func TestServerInPostgres(t *testing.T) {
 	s.SetEnv()
 	if err := s.Launch(); err == nil || !strings.Contains(err.Error(), "CLOUD_SANDBOX_DATABASE is not set: set it as before") {
 		t.Errorf("a start without the address: %v", err)
+	}
+	s.SetEnv("CLOUD_SANDBOX_DATABASE=" + database.Address(t))
+	if err := s.Launch(); err == nil || !strings.Contains(err.Error(), "in another PostgreSQL database") {
+		t.Errorf("a start with another database: %v", err)
 	}
 	s.SetEnv("CLOUD_SANDBOX_DATABASE=" + address)
 	if err := s.Launch(); err != nil {

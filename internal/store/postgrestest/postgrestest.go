@@ -107,6 +107,29 @@ func (s *Server) Stop(t testing.TB) {
 	s.running = nil
 }
 
+// Freeze stops all processes of the server without ending them, or lets them run on.
+func (s *Server) Freeze(t testing.TB, frozen bool) {
+	t.Helper()
+	signal := syscall.SIGCONT
+	if frozen {
+		signal = syscall.SIGSTOP
+	}
+	pid := strconv.Itoa(s.running.Process.Pid)
+	children, err := os.ReadFile(filepath.Join("/proc", pid, "task", pid, "children"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range append(strings.Fields(string(children)), pid) {
+		n, err := strconv.Atoi(process)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(n, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Address returns the address of a new and empty database.
 func (s *Server) Address(t testing.TB) string {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -85,6 +86,14 @@ func (q *auditQueries) all() []prepared {
 // AppendAudit implements sandbox.AuditStore. The end of the chain is read in the writing
 // transaction, so other processes may append too.
 func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+	// A caller's text must not keep its entry out of the log.
+	for _, text := range []*string{
+		(*string)(&e.Tenant), &e.User, (*string)(&e.Role), &e.Key, &e.Operation, &e.Target, &e.Sandbox, &e.Detail, &e.Remote, &e.Request, &e.Code,
+	} {
+		if !storable(*text) {
+			*text = strings.ReplaceAll(strings.ToValidUTF8(*text, ""), "\x00", "")
+		}
+	}
 	var mark sandbox.AuditMark
 	err := s.writer.write(ctx, func(st *statements) error {
 		last, err := scanMark(st.lastAudit.QueryRow())

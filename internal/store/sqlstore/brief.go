@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 )
 
 // briefQueries find at most one row by its key, for requests that wait for the result.
@@ -17,6 +18,9 @@ func (q *briefQueries) all() []prepared {
 		{&q.ownQuota, ownQuotaText},
 	}
 }
+
+// briefLimit is how long a server may take to answer a brief query.
+const briefLimit = 15 * time.Second
 
 // briefReaders are dedicated connections for briefQueries, so that these do not wait
 // behind long queries, nor for a connection after their client has left. Connections to
@@ -43,7 +47,10 @@ func openBrief(ctx context.Context, db *sql.DB, d *dialect, n int) (_ *briefRead
 	}()
 	if d.pooled {
 		b.pooled = &briefQueries{}
-		return b, d.prepare(ctx, db, b.pooled.all())
+		if err = d.prepare(ctx, db, b.pooled.all()); err != nil {
+			return nil, err
+		}
+		return b, nil
 	}
 	for range n {
 		r := &briefReader{}
@@ -67,6 +74,13 @@ func (b *briefReaders) do(ctx context.Context, query func(context.Context, *brie
 		return err
 	}
 	if b.pooled != nil {
+		select {
+		case <-b.done:
+			return errClosed
+		default:
+		}
+		ctx, cancel := context.WithTimeout(ctx, briefLimit)
+		defer cancel()
 		return query(ctx, b.pooled)
 	}
 	select {

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
+	"unicode/utf8"
 
 	"github.com/pressly/goose/v3"
-
-	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 //go:embed migrations/*/*.sql
@@ -27,9 +25,6 @@ type dialect struct {
 	// begin begins a writing transaction, and lock, unless empty, lets it wait for the
 	// one before.
 	begin, lock string
-	// now selects the database's clock in microseconds of Unix time; empty: it is the
-	// process's.
-	now string
 	// inStates and withMetadata filter a list: ?4 is a JSON array of States, ?5 a JSON
 	// object.
 	inStates, withMetadata string
@@ -71,6 +66,10 @@ func (d *dialect) text(text string) string {
 	}
 }
 
+// storable reports whether each database can store a text: PostgreSQL takes neither NUL
+// nor bytes that are no UTF-8.
+func storable(text string) bool { return !strings.ContainsRune(text, 0) && utf8.ValidString(text) }
+
 // A prepared is a statement's text and where to put it.
 type prepared struct {
 	stmt **sql.Stmt
@@ -88,19 +87,4 @@ func (d *dialect) prepare(ctx context.Context, on interface {
 		}
 	}
 	return nil
-}
-
-// clock is the time by the database's clock, read in the writer's transaction.
-func (s *Store) clock(st *statements) (time.Time, error) {
-	if s.dialect.now == "" {
-		return time.Now(), nil
-	}
-	var n int64
-	err := st.now.QueryRow().Scan(&n)
-	return fromMicros(n), err
-}
-
-// errText refuses a text that PostgreSQL cannot store, in both.
-func errText() error {
-	return sandbox.Errorf(sandbox.Invalid, "a text contains a NUL character: remove it")
 }

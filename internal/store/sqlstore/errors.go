@@ -19,7 +19,10 @@ import (
 // classify gives a statement's error its Code.
 func classify(err error) error {
 	var own *sandbox.Error
+	var connecting *pgconn.ConnectError
 	switch {
+	case errors.As(err, &connecting): // also by a time limit of its own, which is not the caller's
+		return sandbox.Errorf(sandbox.Unavailable, "the database server cannot be reached").WithCause(err)
 	case err == nil, errors.As(err, &own), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, sql.ErrConnDone), errors.Is(err, errClosed):
@@ -42,7 +45,10 @@ func classify(err error) error {
 		return sandbox.Errorf(sandbox.Unavailable, "the database server takes no writes: the operator must set the address of a primary server").WithCause(err)
 	case broken(err):
 		return sandbox.Errorf(sandbox.Unavailable, "the database server does not answer").WithCause(err)
-	case strings.HasPrefix(state, "40"), strings.HasPrefix(state, "55"), strings.HasPrefix(state, "53"):
+	case state == "22021", state == "22P05": // characters not in the repertoire
+		return sandbox.Errorf(sandbox.Invalid, "a text contains a character that cannot be stored, NUL or one that is no UTF-8: remove it").WithCause(err)
+	case state == "57014", strings.HasPrefix(state, "25P"), // time limits of the server
+		strings.HasPrefix(state, "40"), strings.HasPrefix(state, "55"), strings.HasPrefix(state, "53"):
 		return sandbox.Errorf(sandbox.Unavailable, "the database is busy").WithCause(err)
 	}
 	return sandbox.Errorf(sandbox.Internal, "the database failed").WithCause(err)

@@ -27,10 +27,7 @@ const retireNodesText = `DELETE FROM nodes WHERE lease_until < ?
 // RenewLease implements sandbox.NodeStore.
 func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
 	err := s.writer.write(ctx, func(st *statements) error {
-		now, err := s.clock(st)
-		if err != nil {
-			return err
-		}
+		now := time.Now()
 		n.Epoch, n.LeaseUntil = 1, now.Add(life)
 		old, err := one(st.nodeNow.QueryRow(n.Name), nodeTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
 		switch expired := !now.Before(old.LeaseUntil); {

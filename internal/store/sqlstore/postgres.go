@@ -23,10 +23,10 @@ var postgresDialect = dialect{
 	name:     "postgres",
 	goose:    goose.DialectPostgres,
 	numbered: true,
-	begin:    `BEGIN`,
+	// What the lock waited for must be visible, whatever the database's default is.
+	begin: `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`,
 	// The schema's name is in the lock, so that two installations may share a database.
 	lock:         `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`,
-	now:          `SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)`,
 	inStates:     `state IN (SELECT jsonb_array_elements_text(CAST(?4 AS JSONB)))`,
 	withMetadata: `CAST(metadata AS JSONB) @> CAST(?5 AS JSONB)`,
 	// The planner may look at the mounts before it looks whether there are any.
@@ -87,16 +87,37 @@ func parsePostgres(address string) (*pgx.ConnConfig, error) {
 	config.ConnectTimeout = dialLimit
 	dialer := net.Dialer{Timeout: dialLimit, KeepAlive: silenceLimit / 3, Control: limitSilence}
 	config.DialFunc = dialer.DialContext
-	for name, value := range map[string]string{
-		"application_name":                    "cloud-sandbox",
-		"idle_in_transaction_session_timeout": strconv.FormatInt(idleLimit.Milliseconds(), 10),
-		"lock_timeout":                        strconv.FormatInt((2 * idleLimit).Milliseconds(), 10),
-	} {
-		if config.RuntimeParams[name] == "" {
-			config.RuntimeParams[name] = value
-		}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "cloud-sandbox"
 	}
 	return config, nil
+}
+
+// setLimits limits how long a session waits for locks, and for its client. They are no
+// parameters of the connection, which PgBouncer would refuse.
+func setLimits(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, fmt.Sprintf("SET idle_in_transaction_session_timeout = %d; SET lock_timeout = %d",
+		idleLimit.Milliseconds(), (2*idleLimit).Milliseconds()))
+	return err
+}
+
+// socketOf is the socket of a connection; nil when it is lost already.
+func socketOf(conn *sql.Conn) (socket net.Conn) {
+	_ = conn.Raw(func(driver any) error {
+		socket = driver.(*stdlib.Conn).Conn().PgConn().Conn()
+		return nil
+	})
+	return socket
+}
+
+// isClosed reports whether a connection is lost.
+func isClosed(conn *sql.Conn) bool {
+	closed := true // also when Raw fails, for a connection that database/sql has dropped
+	_ = conn.Raw(func(driver any) error {
+		closed = driver.(*stdlib.Conn).Conn().IsClosed()
+		return nil
+	})
+	return closed
 }
 
 // limitSilence lets the kernel give up a connection whose data the peer does not
@@ -112,8 +133,15 @@ func limitSilence(network, _ string, c syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
+// Identity identifies a PostgreSQL database, for whoever keeps with it what is elsewhere.
+func (s *Store) Identity(ctx context.Context) (id string, err error) {
+	err = s.reads.QueryRowContext(ctx, `SELECT id FROM installation`).Scan(&id)
+	return id, classify(err)
+}
+
 func (s *Store) openPostgres(ctx context.Context, config *pgx.ConnConfig) error {
-	s.writes, s.reads = stdlib.OpenDB(*config), stdlib.OpenDB(*config)
+	limits := stdlib.OptionAfterConnect(setLimits)
+	s.writes, s.reads = stdlib.OpenDB(*config, limits), stdlib.OpenDB(*config, limits)
 	s.writes.SetMaxOpenConns(1)
 	limited, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()

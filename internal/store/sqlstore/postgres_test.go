@@ -1,6 +1,7 @@
 package sqlstore_test
 
 import (
+	"context"
 	"net/url"
 	"os"
 	"strconv"
@@ -59,6 +60,7 @@ func repeats(t *testing.T) int {
 
 // Processes that start together migrate an empty database once.
 func TestPostgresIsMigratedOnce(t *testing.T) {
+	t.Parallel()
 	address := postgrestest.Start(t).Address(t)
 	var all sync.WaitGroup
 	for range 4 {
@@ -78,6 +80,7 @@ func TestPostgresIsMigratedOnce(t *testing.T) {
 
 // While the server is away every call says so; when it is back the same Store goes on.
 func TestPostgresAway(t *testing.T) {
+	t.Parallel()
 	server := postgrestest.Start(t)
 	st := openPostgres(t, server.Address(t))
 	sb, err := st.InsertSandbox(t.Context(), record())
@@ -103,13 +106,40 @@ func TestPostgresAway(t *testing.T) {
 
 // A process that vanishes in the middle of a write does not stop the others.
 func TestPostgresWriterVanishes(t *testing.T) {
+	t.Parallel()
 	address := postgrestest.Start(t).Address(t)
 	lost, other := openPostgres(t, address), openPostgres(t, address)
-	release := lost.HoldWriter(t)
+	release := sync.OnceFunc(lost.HoldWriter(t))
 	defer release()
 	began := time.Now()
 	if _, err := other.InsertSandbox(t.Context(), record()); err != nil {
 		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	release()
+	if _, err := lost.InsertSandbox(t.Context(), record()); err != nil {
+		t.Errorf("when the first one is back: %v", err)
+	}
+}
+
+// A server that keeps silent is not waited for without end.
+func TestPostgresSilent(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	st := openPostgres(t, server.Address(t))
+	server.Freeze(t, true)
+	began := time.Now()
+	_, err := st.InsertSandbox(context.Background(), record())
+	codetest.Want(t, "a write", err, sandbox.Unavailable)
+	_, err = st.SandboxByID(context.Background(), sandbox.NewSandboxID())
+	if err == nil || time.Since(began) > time.Minute {
+		t.Errorf("a read after %s: %v", time.Since(began), err)
+	}
+	server.Freeze(t, false)
+	for range 2 { // the first may be lost with its connection
+		_, err = st.InsertSandbox(t.Context(), record())
+	}
+	if err != nil {
+		t.Errorf("when it is back: %v", err)
 	}
 }
 

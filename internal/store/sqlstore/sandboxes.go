@@ -77,7 +77,7 @@ var (
 
 // thatVersion selects the row that a record was read from, if unchanged; the record's
 // version has been incremented since.
-const thatVersion = "id = $id AND tenant = $tenant AND version = $version - 1"
+const thatVersion = "id = $id AND tenant = $tenant AND version + 1 = $version"
 
 // rowOf is the row of sb.
 func rowOf(sb sandbox.Sandbox) *sandboxRow {
@@ -115,7 +115,6 @@ const (
 // statements are the prepared statements of the writer's connection.
 type statements struct {
 	begin, lock, commit, rollback  *sql.Stmt
-	now                            *sql.Stmt
 	savepoint, rollbackTo, release *sql.Stmt
 	insert, update, updateEnded    *sql.Stmt
 	exists                         *sql.Stmt
@@ -139,9 +138,6 @@ func (s *statements) all(d *dialect) []prepared {
 	var own []prepared
 	if d.lock != "" {
 		own = append(own, prepared{&s.lock, d.lock})
-	}
-	if d.now != "" {
-		own = append(own, prepared{&s.now, d.now})
 	}
 	return slices.Concat(own, s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.begin, d.begin},

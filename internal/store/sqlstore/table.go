@@ -162,9 +162,6 @@ func (c *command[R]) exec(stmt *sql.Stmt, r *R) (sql.Result, error) {
 func bound(place any) (any, error) {
 	switch p := place.(type) {
 	case *string:
-		if strings.ContainsRune(*p, 0) {
-			return nil, errText()
-		}
 		return *p, nil
 	case *int64:
 		return *p, nil

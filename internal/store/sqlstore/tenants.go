@@ -98,6 +98,9 @@ func (s *Store) InsertTenant(ctx context.Context, t sandbox.Tenant) error {
 func (s *Store) NoteTenants(ctx context.Context, all []sandbox.Tenant) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		for _, t := range all {
+			if !storable(string(t.ID)) || !storable(string(t.Parent)) { // one must not keep the others from being noted
+				continue
+			}
 			if _, err := noteTenant.exec(st.noteTenant, tenantRowOf(t)); err != nil {
 				return err
 			}

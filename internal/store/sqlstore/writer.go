@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ type writer struct {
 	db      *sql.DB
 	dialect *dialect
 	conn    *sql.Conn // nil: it broke
+	socket  net.Conn  // of conn; nil: it is no connection to a server
 	stmts   statements
 	queue   chan *write
 	quit    chan struct{} // closed: accept no more
@@ -63,14 +65,21 @@ func startWriter(ctx context.Context, db *sql.DB, d *dialect, checkpoints *check
 	return w, nil
 }
 
-// connectLimit is how long a writer whose connection broke tries to get another one,
-// while all writes wait.
-const connectLimit = 2 * time.Second
+const (
+	// connectLimit is how long a writer whose connection broke tries to get another one,
+	// while all writes wait. Preparing its statements takes a round trip for each.
+	connectLimit = 10 * time.Second
+	// batchLimit is how long a database server may take for a batch.
+	batchLimit = 30 * time.Second
+)
 
 // connect takes a connection and prepares the statements on it.
 func (w *writer) connect(ctx context.Context) (err error) {
 	if w.conn, err = w.db.Conn(ctx); err != nil {
 		return err
+	}
+	if w.dialect.pooled {
+		w.socket = socketOf(w.conn)
 	}
 	if err := w.dialect.prepare(ctx, w.conn, w.stmts.all(w.dialect)); err != nil {
 		return errors.Join(err, w.release())
@@ -128,7 +137,7 @@ func (w *writer) release() error {
 		}
 	}
 	errs = append(errs, w.conn.Close())
-	w.conn = nil
+	w.conn, w.socket = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -200,6 +209,10 @@ func (w *writer) transact(batch []*write) error {
 	// The writer's statements are never interrupted: the caller of one write may leave,
 	// the rest of the batch stays.
 	ctx := context.Background()
+	if w.socket != nil {
+		// Statements are not interrupted, but no caller may wait for ever.
+		defer time.AfterFunc(batchLimit, func() { _ = w.socket.Close() }).Stop()
+	}
 	if w.conn == nil {
 		limited, cancel := context.WithTimeout(ctx, connectLimit)
 		defer cancel()
@@ -208,28 +221,32 @@ func (w *writer) transact(batch []*write) error {
 		}
 	}
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
-		w.dropBroken(err)
-		return fmt.Errorf("begin: %w", err)
+		return w.dropBroken(fmt.Errorf("begin: %w", err))
 	}
-	err := w.each(ctx, batch)
-	if err == nil {
-		_, err = w.stmts.commit.ExecContext(ctx)
-	}
-	if err != nil {
+	if err := w.each(ctx, batch); err != nil {
 		// After some failures SQLite has rolled back already: ignore the error of a
-		// second rollback. One that tells of a broken connection is told here as well.
-		_, again := w.stmts.rollback.ExecContext(ctx)
-		w.dropBroken(errors.Join(err, again))
+		// second rollback.
+		_, _ = w.stmts.rollback.ExecContext(ctx)
+		return w.dropBroken(err)
 	}
-	return err
+	if _, err := w.stmts.commit.ExecContext(ctx); err != nil {
+		_, _ = w.stmts.rollback.ExecContext(ctx)
+		if err := w.dropBroken(err); w.conn != nil {
+			return err
+		}
+		return sandbox.Errorf(sandbox.Unavailable, "the database server was lost while it committed, and the request may have taken effect: check the state before you repeat it").WithCause(err)
+	}
+	return nil
 }
 
-// dropBroken lets go of a connection that err shows to be useless: the next batch takes
-// another one.
-func (w *writer) dropBroken(err error) {
-	if broken(err) {
-		_ = w.release() // it is lost anyway
+// dropBroken lets go of a connection to a server if it broke, and returns err as what
+// that means. The next batch takes another connection.
+func (w *writer) dropBroken(err error) error {
+	if w.socket == nil || !isClosed(w.conn) {
+		return err
 	}
+	_ = w.release() // it is lost anyway
+	return sandbox.Errorf(sandbox.Unavailable, "the database server does not answer").WithCause(err)
 }
 
 // each runs every write of a batch; an error fails the whole batch.

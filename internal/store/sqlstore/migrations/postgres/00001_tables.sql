@@ -321,13 +321,17 @@ CREATE TABLE told (
 
 CREATE INDEX told_at ON told (at);
 
+-- Which database this is: data folders that belong to it keep its id.
+CREATE TABLE installation (id TEXT COLLATE "C" NOT NULL);
+
 -- Writes of a check that the database takes any.
 CREATE TABLE touched (n BIGINT NOT NULL);
 
 INSERT INTO audit_mark (id, seq, hash) VALUES (0, 0, decode(repeat('00', 32), 'hex'));
 INSERT INTO users_changed (n) VALUES (0);
 INSERT INTO touched (n) VALUES (0);
+INSERT INTO installation (id) VALUES (CAST(gen_random_uuid() AS TEXT));
 
 -- +goose Down
 
-DROP TABLE touched, told, outbox, webhooks, users_changed, users, volumes, tenants, traffic_boots, usage_open, usage_days, secrets, audit_mark, audit, snapshots, quotas, onces, keys, signing_keys, nodes, sandboxes;
+DROP TABLE installation, touched, told, outbox, webhooks, users_changed, users, volumes, tenants, traffic_boots, usage_open, usage_days, secrets, audit_mark, audit, snapshots, quotas, onces, keys, signing_keys, nodes, sandboxes;
