@@ -77,7 +77,12 @@ const AuditClientLeft = "client_left"
 // AuditText makes text valid for an AuditEntry: it cuts text to MaxAuditText bytes and
 // removes invalid UTF-8 and NUL, which not every Store can keep.
 func AuditText(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), MaxAuditText)], ""), "\x00", "")
+	return StorableText(text[:min(len(text), MaxAuditText)])
+}
+
+// StorableText returns text without invalid UTF-8 and NUL.
+func StorableText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
 }
 
 // auditForm is the prefix of the hashed bytes. It keeps them distinct from any other

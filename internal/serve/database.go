@@ -52,7 +52,7 @@ func openDatabase(ctx context.Context, layout launch.Layout) (*sqlstore.Store, e
 
 // openConfigured opens the database of a server: the PostgreSQL database at address, or
 // the file in the data folder if that is empty. A data folder whose records are in
-// another database is refused: what it runs and has saved would belong to nobody.
+// another database is refused, because its Boots and Snapshots would have no records.
 func openConfigured(ctx context.Context, layout launch.Layout, address string) (*sqlstore.Store, error) {
 	kept, err := keptAddress(layout)
 	if err != nil {

@@ -131,7 +131,7 @@ func (n *nodes) present() faults {
 	return n.faults
 }
 
-// carry is what Boots have carried from now on.
+// carry sets the traffic that the Nodes report from now on.
 func (n *nodes) carry(traffic ...sandbox.BootTraffic) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

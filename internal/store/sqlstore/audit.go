@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -90,9 +89,7 @@ func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.
 	for _, text := range []*string{
 		(*string)(&e.Tenant), &e.User, (*string)(&e.Role), &e.Key, &e.Operation, &e.Target, &e.Sandbox, &e.Detail, &e.Remote, &e.Request, &e.Code,
 	} {
-		if !storable(*text) {
-			*text = strings.ReplaceAll(strings.ToValidUTF8(*text, ""), "\x00", "")
-		}
+		*text = sandbox.StorableText(*text)
 	}
 	var mark sandbox.AuditMark
 	err := s.writer.write(ctx, func(st *statements) error {

@@ -15,8 +15,9 @@ import (
 //go:embed migrations/*/*.sql
 var migrations embed.FS
 
-// A dialect is what differs between the databases. Statements are written so that both
-// read them, with "?" or "?1" for an argument; the few that cannot be are here.
+// A dialect has the differences between SQLite and PostgreSQL. Both databases accept the
+// text of most statements, in which "?" or "?1" is an argument. The other statements, or
+// their parts, are fields of the dialect.
 type dialect struct {
 	name  string // also of the folder of its migrations
 	goose goose.Dialect
@@ -32,7 +33,7 @@ type dialect struct {
 	mountsVolume string
 	// forgettable are the users of a Tenant that may be forgotten, from their index.
 	forgettable string
-	// touch and touchAgain write, in turn, what nobody reads.
+	// touch and touchAgain change a value that no query reads; CheckWrite alternates them.
 	touch, touchAgain string
 	// columnsOf selects the names of a table's columns.
 	columnsOf string

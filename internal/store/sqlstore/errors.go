@@ -46,7 +46,7 @@ func classify(err error) error {
 	case broken(err):
 		return sandbox.Errorf(sandbox.Unavailable, "the database server does not answer").WithCause(err)
 	case state == "22021", state == "22P05": // characters not in the repertoire
-		return sandbox.Errorf(sandbox.Invalid, "a text contains a character that cannot be stored, NUL or one that is no UTF-8: remove it").WithCause(err)
+		return sandbox.Errorf(sandbox.Invalid, "a text has a NUL character, or bytes that are not UTF-8, and the database stores neither: remove them").WithCause(err)
 	case state == "57014", strings.HasPrefix(state, "25P"), // time limits of the server
 		strings.HasPrefix(state, "40"), strings.HasPrefix(state, "55"), strings.HasPrefix(state, "53"):
 		return sandbox.Errorf(sandbox.Unavailable, "the database is busy").WithCause(err)
@@ -90,9 +90,8 @@ func violated(err error) violation {
 func broken(err error) bool {
 	state := sqlState(err)
 	var network net.Error
-	var connecting *pgconn.ConnectError
 	return strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "08") || // it shuts down, or lost the connection
-		state == "" && (errors.Is(err, driver.ErrBadConn) || errors.As(err, &network) || errors.As(err, &connecting) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
+		state == "" && (errors.Is(err, driver.ErrBadConn) || errors.As(err, &network) || pgconn.Timeout(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
 }
 
 // sqlState is PostgreSQL's code of an error; empty when err is not from its server.

@@ -68,14 +68,8 @@ func OpenPostgres(ctx context.Context, address string) (*Store, error) {
 	return s, nil
 }
 
-// IsPostgres reports whether an address of a database names a PostgreSQL server, not a
-// file.
-func IsPostgres(address string) bool {
-	return strings.HasPrefix(address, "postgres://") || strings.HasPrefix(address, "postgresql://")
-}
-
 func parsePostgres(address string) (*pgx.ConnConfig, error) {
-	if !IsPostgres(address) {
+	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
 		return nil, errors.New("the address of a PostgreSQL database has the form postgres://user:password@host:port/name")
 	}
 	config, err := pgx.ParseConfig(address)

@@ -47,7 +47,7 @@ func (s *usageStatements) all() []prepared {
 // usageQueries are the prepared statements of reading connections.
 type usageQueries struct{ usageOfTenant, usageOfAll *sql.Stmt }
 
-// grouped is what rows are summed by: ?4 to ?6 choose it.
+// grouped are the grouping columns of a sum; ?4 to ?6 select them.
 const grouped = `CASE WHEN ?4 THEN day ELSE 0 END, CASE WHEN ?5 THEN tenant ELSE '' END, CASE WHEN ?6 THEN sandbox ELSE '' END`
 
 // summed selects a page of sums: ?7 to ?9 are the last row of the previous page.

@@ -209,16 +209,16 @@ func (w *writer) transact(batch []*write) error {
 	// The writer's statements are never interrupted: the caller of one write may leave,
 	// the rest of the batch stays.
 	ctx := context.Background()
-	if w.socket != nil {
-		// Statements are not interrupted, but no caller may wait for ever.
-		defer time.AfterFunc(batchLimit, func() { _ = w.socket.Close() }).Stop()
-	}
 	if w.conn == nil {
 		limited, cancel := context.WithTimeout(ctx, connectLimit)
 		defer cancel()
 		if err := w.connect(limited); err != nil {
 			return sandbox.Errorf(sandbox.Unavailable, "the database server cannot be reached").WithCause(err)
 		}
+	}
+	if socket := w.socket; socket != nil {
+		// Closing the socket ends what waits for a silent server.
+		defer time.AfterFunc(batchLimit, func() { _ = socket.Close() }).Stop()
 	}
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
 		return w.dropBroken(fmt.Errorf("begin: %w", err))
