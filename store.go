@@ -13,6 +13,7 @@ type Store interface {
 	SnapshotStore
 	VolumeStore
 	NodeStore
+	LeaderStore
 	SigningKeyStore
 	KeyStore
 	SecretStore
@@ -139,20 +140,22 @@ type NodeRecord struct {
 	Engine string
 	// Address is where other processes reach the Node, "unix:PATH" or an http URL; empty
 	// if the Node is reachable only inside its own process.
-	Address    string
-	LeaseUntil time.Time // by the Store's clock
+	Address string
+	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
+	// negative: it expired so long ago. Clocks of processes do not matter.
+	LeaseLeft time.Duration
 }
 
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
-	// clock, and returns the record. n's Epoch and LeaseUntil are ignored. Conflict while
+	// clock, and returns the record. n's Epoch and LeaseLeft are ignored. Conflict while
 	// another Holder has the Lease.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
-	// RetireNodes deletes the records of Nodes whose Lease expired before a time, unless
-	// a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It returns
-	// their names.
-	RetireNodes(ctx context.Context, before time.Time) ([]string, error)
+	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
+	// unless a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It
+	// returns their names.
+	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
 	// Nodes returns all records by name.
 	Nodes(ctx context.Context) ([]NodeRecord, error)
 }

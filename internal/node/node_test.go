@@ -70,7 +70,7 @@ func (l *leases) RenewLease(_ context.Context, n sandbox.NodeRecord, life time.D
 	}
 	l.renewed.Add(1)
 	l.holders = append(l.holders, n.Holder)
-	n.Epoch, n.LeaseUntil = 1, time.Now().Add(life)
+	n.Epoch, n.LeaseLeft = 1, life
 	return n, nil
 }
 

@@ -61,6 +61,7 @@ func failure(err error, causes bool) *connect.Error {
 	}
 	told.OverQuota = causes && errors.Is(err, sandbox.ErrOverQuota)
 	told.BeingBuilt = causes && errors.Is(err, sandbox.ErrBeingBuilt)
+	told.Standby = causes && errors.Is(err, sandbox.ErrStandby)
 	if text := err.Error(); causes && text != e.Error() {
 		told.Cause = text
 	} else if causes && e.Cause != nil {
@@ -131,6 +132,8 @@ func errorOf(told *rpcv1.Failure) *sandbox.Error {
 		e.Cause = sandbox.ErrOverQuota
 	case told.BeingBuilt:
 		e.Cause = sandbox.ErrBeingBuilt
+	case told.Standby:
+		e.Cause = sandbox.ErrStandby
 	case told.Cause != "":
 		e.Cause = errors.New(told.Cause)
 	}

@@ -98,9 +98,17 @@ func (h health) Watch(ctx context.Context, r *connect.Request[healthv1.HealthChe
 }
 
 // writeReady writes the body of /ready.
-func writeReady(w io.Writer, reasons []string) error {
+func (s *Server) writeReady(w io.Writer, reasons []string) error {
+	lead := ""
+	if s.Leads != nil {
+		lead = "standby"
+		if s.Leads() {
+			lead = "leader"
+		}
+	}
 	return json.NewEncoder(w).Encode(struct {
 		Ready   bool     `json:"ready"`
 		Reasons []string `json:"reasons"`
-	}{len(reasons) == 0, append([]string{}, reasons...)})
+		Lead    string   `json:"lead,omitempty"`
+	}{len(reasons) == 0, append([]string{}, reasons...), lead})
 }

@@ -13,48 +13,27 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
 )
 
-// Sandboxes is the session manager in another process. Use NewSandboxes.
-type Sandboxes struct {
-	peer   *peer
-	client sessionv1connect.SessionServiceClient
-}
-
-var (
-	_ sandbox.Sandboxes = (*Sandboxes)(nil)
-	_ sandbox.BootEnds  = (*Sandboxes)(nil)
-)
-
-// NewSandboxes returns the session manager at an address. It does not connect
-// yet.
-func NewSandboxes(address string, self Self) *Sandboxes {
-	p := newPeer(SessionManager, address, self)
-	return &Sandboxes{peer: p, client: sessionv1connect.NewSessionServiceClient(p.http, p.base, p.options()...)}
-}
-
-// Close frees idle connections.
-func (s *Sandboxes) Close() { s.peer.close() }
-
 // Create implements sandbox.Sandboxes.
 func (s *Sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Create, &sessionv1.CreateRequest{Wanted: fromCreate(req)})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Create, &sessionv1.CreateRequest{Wanted: fromCreate(req)})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // Ensure implements sandbox.Sandboxes.
 func (s *Sandboxes) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Ensure, &sessionv1.EnsureRequest{Wanted: fromCreate(req)})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Ensure, &sessionv1.EnsureRequest{Wanted: fromCreate(req)})
 	return toSandbox(r.GetSandbox()), r.GetCreated(), err
 }
 
 // Get implements sandbox.Sandboxes.
 func (s *Sandboxes) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Get, &sessionv1.GetRequest{Sandbox: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Get, &sessionv1.GetRequest{Sandbox: idOrName})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // List implements sandbox.Sandboxes.
 func (s *Sandboxes) List(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.List, fromQuery(query))
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.List, fromQuery(query))
 	if err != nil {
 		return sandbox.Page{}, err
 	}
@@ -63,19 +42,19 @@ func (s *Sandboxes) List(ctx context.Context, tenant sandbox.TenantID, query san
 
 // Settled implements sandbox.Sandboxes.
 func (s *Sandboxes) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Settled, &sessionv1.SettledRequest{Sandbox: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Settled, &sessionv1.SettledRequest{Sandbox: idOrName})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // SetTimeout implements sandbox.Sandboxes.
 func (s *Sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout)})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout)})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // RunFor implements sandbox.Sandboxes.
 func (s *Sandboxes) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout), ThisRun: true})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout), ThisRun: true})
 	return toSandbox(r.GetSandbox()), err
 }
 
@@ -83,19 +62,19 @@ func (s *Sandboxes) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrNam
 func (s *Sandboxes) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
 	req := fromChange(change)
 	req.Sandbox = idOrName
-	r, err := call(ctx, s.peer, tenant, s.client.Update, req)
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Update, req)
 	return toSandbox(r.GetSandbox()), err
 }
 
 // Touch implements sandbox.Sandboxes.
 func (s *Sandboxes) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Touch, &sessionv1.TouchRequest{Sandbox: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Touch, &sessionv1.TouchRequest{Sandbox: idOrName})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // SecretChanged implements sandbox.Sandboxes.
 func (s *Sandboxes) SecretChanged(ctx context.Context, tenant sandbox.TenantID, name string) error {
-	_, err := call(ctx, s.peer, tenant, s.client.SecretChanged, &sessionv1.SecretChangedRequest{Name: name})
+	_, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.SecretChanged, &sessionv1.SecretChangedRequest{Name: name})
 	return err
 }
 
@@ -105,19 +84,19 @@ func (s *Sandboxes) Used(ctx context.Context, uses []sandbox.Use) error {
 	for _, u := range uses {
 		req.Uses = append(req.Uses, &sessionv1.Use{SandboxId: u.SandboxID, Output: u.Output})
 	}
-	_, err := call(ctx, s.peer, "", s.client.Used, req)
+	_, err := lead(ctx, s, "", sessionv1connect.SessionServiceClient.Used, req)
 	return err
 }
 
 // End implements sandbox.Sandboxes.
 func (s *Sandboxes) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.End, &sessionv1.EndRequest{Sandbox: idOrName, Cause: string(cause)})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.End, &sessionv1.EndRequest{Sandbox: idOrName, Cause: string(cause)})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // Counts implements sandbox.Sandboxes.
 func (s *Sandboxes) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Counts, &sessionv1.CountsRequest{})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Counts, &sessionv1.CountsRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -130,14 +109,14 @@ func (s *Sandboxes) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sa
 
 // Idle implements sandbox.Sandboxes.
 func (s *Sandboxes) Idle(ctx context.Context, tenant sandbox.TenantID) (int, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Idle, &sessionv1.IdleRequest{})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Idle, &sessionv1.IdleRequest{})
 	return int(r.GetCount()), err
 }
 
 // BootEnded implements sandbox.BootEnds. A Node reports only its own Boots: the name in
 // e is Self's.
 func (s *Sandboxes) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
-	_, err := call(ctx, s.peer, "", s.client.BootEnded, fromEnd(e))
+	_, err := lead(ctx, s, "", sessionv1connect.SessionServiceClient.BootEnded, fromEnd(e))
 	return err
 }
 

@@ -43,7 +43,10 @@ type Server struct {
 	Keys     *Keys
 	Services []Service
 	// Ready returns the reasons why the process is not ready, a sentence each.
-	Ready    func(context.Context) []string
+	Ready func(context.Context) []string
+	// Leads reports whether this process leads its role, for /ready; nil: the role has no
+	// leader.
+	Leads    func() bool
 	Registry *prometheus.Registry
 	Log      *slog.Logger
 
@@ -183,7 +186,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 }
 
 // ready answers GET /ready: 200 when the process can do its work, and otherwise 503
-// with the reasons.
+// with the reasons. A process that stands by is ready: it can take over.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()
@@ -197,7 +200,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if len(reasons) > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = writeReady(w, reasons) // the client may be gone
+	_ = s.writeReady(w, reasons) // the client may be gone
 }
 
 func head(w http.ResponseWriter) {

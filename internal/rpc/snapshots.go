@@ -8,29 +8,30 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
 )
 
 // Pause implements sandbox.Sandboxes.
 func (s *Sandboxes) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Pause, &sessionv1.PauseRequest{Sandbox: idOrName, FilesOnly: filesOnly})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Pause, &sessionv1.PauseRequest{Sandbox: idOrName, FilesOnly: filesOnly})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // Resume implements sandbox.Sandboxes.
 func (s *Sandboxes) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Resume, &sessionv1.ResumeRequest{Sandbox: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Resume, &sessionv1.ResumeRequest{Sandbox: idOrName})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // Reboot implements sandbox.Sandboxes.
 func (s *Sandboxes) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Resume, &sessionv1.ResumeRequest{Sandbox: idOrName, Reboot: true})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Resume, &sessionv1.ResumeRequest{Sandbox: idOrName, Reboot: true})
 	return toSandbox(r.GetSandbox()), err
 }
 
 // Rollback implements sandbox.Sandboxes.
 func (s *Sandboxes) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.Rollback, &sessionv1.RollbackRequest{Sandbox: idOrName, Snapshot: snapshot})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Rollback, &sessionv1.RollbackRequest{Sandbox: idOrName, Snapshot: snapshot})
 	return toSandbox(r.GetSandbox()), err
 }
 
@@ -38,7 +39,7 @@ func (s *Sandboxes) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrN
 func (s *Sandboxes) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
 	msg := fromFork(req)
 	msg.Sandbox = idOrName
-	r, err := call(ctx, s.peer, tenant, s.client.Fork, msg)
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.Fork, msg)
 	if err != nil {
 		return nil, err
 	}
@@ -52,20 +53,20 @@ func (s *Sandboxes) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName 
 // TakeSnapshot implements sandbox.Sandboxes.
 func (s *Sandboxes) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
 	msg := &sessionv1.TakeSnapshotRequest{Sandbox: idOrName, Id: req.ID, Name: req.Name, FilesOnly: req.FilesOnly, TakeName: req.TakeName, Layer: req.Layer}
-	r, err := call(ctx, s.peer, tenant, s.client.TakeSnapshot, msg)
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.TakeSnapshot, msg)
 	return toSnapshot(r.GetSnapshot()), err
 }
 
 // SnapshotByID implements sandbox.Sandboxes.
 func (s *Sandboxes) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.GetSnapshot, &sessionv1.GetSnapshotRequest{Id: id})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.GetSnapshot, &sessionv1.GetSnapshotRequest{Id: id})
 	return toSnapshot(r.GetSnapshot()), err
 }
 
 // ListSnapshots implements sandbox.Sandboxes.
 func (s *Sandboxes) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {
 	msg := &sessionv1.ListSnapshotsRequest{SandboxId: query.SandboxID, Limit: int32(min(max(query.Limit, -1), 1<<20)), Cursor: query.Cursor, Name: query.Name, Kept: query.Kept, Layers: query.Layers, Tags: query.Tags}
-	r, err := call(ctx, s.peer, tenant, s.client.ListSnapshots, msg)
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.ListSnapshots, msg)
 	if err != nil {
 		return sandbox.SnapshotPage{}, err
 	}
@@ -74,13 +75,13 @@ func (s *Sandboxes) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, 
 
 // History implements sandbox.Sandboxes.
 func (s *Sandboxes) History(ctx context.Context, tenant sandbox.TenantID, idOrName string) ([]sandbox.Snapshot, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.History, &sessionv1.HistoryRequest{Sandbox: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.History, &sessionv1.HistoryRequest{Sandbox: idOrName})
 	return toSnapshots(r.GetSnapshots()), err
 }
 
 // DeleteSnapshot implements sandbox.Sandboxes.
 func (s *Sandboxes) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.DeleteSnapshot, &sessionv1.DeleteSnapshotRequest{Id: id})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.DeleteSnapshot, &sessionv1.DeleteSnapshotRequest{Id: id})
 	return toSnapshot(r.GetSnapshot()), err
 }
 

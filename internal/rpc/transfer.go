@@ -56,14 +56,34 @@ func (n *Nodes) ImportSaved(ctx context.Context, node string, tenant sandbox.Ten
 
 // ExportSnapshot implements sandbox.Sandboxes.
 func (s *Sandboxes) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, id string, image bool, file io.Writer) error {
-	return s.peer.download(ctx, tenant, exportSnapshotPath, url.Values{"id": {id}, "image": {strconv.FormatBool(image)}}, file)
+	return s.toLeader(ctx, func(p *managerPeer) error {
+		return p.download(ctx, tenant, exportSnapshotPath, url.Values{"id": {id}, "image": {strconv.FormatBool(image)}}, file)
+	})
 }
 
 // ImportSnapshot implements sandbox.Sandboxes.
 func (s *Sandboxes) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
 	reply := &sessionv1.TakeSnapshotResponse{}
-	err := s.peer.upload(ctx, tenant, importSnapshotPath, url.Values{"id": {req.ID}, "name": {req.Name}}, file, reply)
+	body := &counted{Reader: file}
+	err := s.toLeader(ctx, func(p *managerPeer) error {
+		err := p.upload(ctx, tenant, importSnapshotPath, url.Values{"id": {req.ID}, "name": {req.Name}}, body, reply)
+		if body.read {
+			return sandbox.Begun(err) // the rest of the file is no file
+		}
+		return err
+	})
 	return toSnapshot(reply.GetSnapshot()), err
+}
+
+// counted records whether any byte of a Reader was read.
+type counted struct {
+	io.Reader
+	read bool
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	c.read = true
+	return c.Reader.Read(p)
 }
 
 // transfers are the transfers of a Node.

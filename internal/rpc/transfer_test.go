@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -159,13 +158,6 @@ func TestFailuresOfTransfers(t *testing.T) {
 	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != awayAdvice {
 		t.Errorf("an export of who is away: %v, again after %v", err, adviceOf(err))
 	}
-}
-
-// adviceOf returns the RetryAfter of err.
-func adviceOf(err error) time.Duration {
-	var e *sandbox.Error
-	errors.As(err, &e)
-	return e.RetryAfter
 }
 
 type brokenWriter struct{ err error }

@@ -7,23 +7,24 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
 )
 
 // CreateVolume implements sandbox.Sandboxes.
 func (s *Sandboxes) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req sandbox.VolumeRequest) (sandbox.Volume, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.CreateVolume, &sessionv1.CreateVolumeRequest{Id: req.ID, Name: req.Name, MaxBytes: req.MaxBytes})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.CreateVolume, &sessionv1.CreateVolumeRequest{Id: req.ID, Name: req.Name, MaxBytes: req.MaxBytes})
 	return toVolume(r.GetVolume()), err
 }
 
 // GetVolume implements sandbox.Sandboxes.
 func (s *Sandboxes) GetVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.GetVolume, &sessionv1.GetVolumeRequest{Volume: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.GetVolume, &sessionv1.GetVolumeRequest{Volume: idOrName})
 	return toVolume(r.GetVolume()), err
 }
 
 // ListVolumes implements sandbox.Sandboxes.
 func (s *Sandboxes) ListVolumes(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Volume, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.ListVolumes, &sessionv1.ListVolumesRequest{})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.ListVolumes, &sessionv1.ListVolumesRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func (s *Sandboxes) ListVolumes(ctx context.Context, tenant sandbox.TenantID) ([
 
 // DeleteVolume implements sandbox.Sandboxes.
 func (s *Sandboxes) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
-	r, err := call(ctx, s.peer, tenant, s.client.DeleteVolume, &sessionv1.DeleteVolumeRequest{Volume: idOrName})
+	r, err := lead(ctx, s, tenant, sessionv1connect.SessionServiceClient.DeleteVolume, &sessionv1.DeleteVolumeRequest{Volume: idOrName})
 	return toVolume(r.GetVolume()), err
 }
 

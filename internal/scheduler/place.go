@@ -29,7 +29,7 @@ type Scheduler struct {
 
 	mu    sync.Mutex
 	nodes []sandbox.NodeRecord
-	read  time.Time // when nodes was read; zero: never
+	asked time.Time // when the Store was asked for nodes; zero: never
 	turn  int       // which Node is tried first
 }
 
@@ -79,14 +79,16 @@ func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]str
 func (s *Scheduler) alive() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	if now.Sub(s.read) > staleAfter {
+	// Leases run by the Store's clock, and from the question on by this process's
+	// monotonic one: its wall clock may be wrong.
+	age := time.Since(s.asked)
+	if age > staleAfter {
 		return nil
 	}
 	var names []string
 	for i := range s.nodes {
 		n := s.nodes[(s.turn+i)%len(s.nodes)]
-		if n.LeaseUntil.After(now) {
+		if n.LeaseLeft > age {
 			names = append(names, n.Name)
 		}
 	}
@@ -95,12 +97,13 @@ func (s *Scheduler) alive() []string {
 }
 
 func (s *Scheduler) refresh(ctx context.Context) error {
+	asked := time.Now()
 	nodes, err := s.store.Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.nodes, s.read = nodes, time.Now()
+	s.nodes, s.asked = nodes, asked
 	return nil
 }

@@ -18,15 +18,17 @@ type leases struct {
 	nodes []sandbox.NodeRecord
 	err   error
 	reads atomic.Int64
+	slow  time.Duration // how long a read takes
 }
 
 func (l *leases) Nodes(context.Context) ([]sandbox.NodeRecord, error) {
 	l.reads.Add(1)
+	time.Sleep(l.slow)
 	return l.nodes, l.err
 }
 
 func lease(name string, d time.Duration) sandbox.NodeRecord {
-	return sandbox.NodeRecord{Name: name, LeaseUntil: time.Now().Add(d)}
+	return sandbox.NodeRecord{Name: name, LeaseLeft: d}
 }
 
 func TestPlace(t *testing.T) {
@@ -65,6 +67,25 @@ func TestNodesTakeTurns(t *testing.T) {
 	if first["a"] != 5 || first["b"] != 5 {
 		t.Errorf("first were %v, want five of each", first)
 	}
+}
+
+// A lease that ends between two reads ends here too, counted from before the read.
+func TestLeaseEndsBetweenReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &leases{nodes: []sandbox.NodeRecord{lease("a", time.Second), lease("b", time.Hour)}, slow: 600 * time.Millisecond}
+		s := New(store, nil)
+		for _, want := range [][]string{{"a", "b"}, {"b"}} {
+			names, err := s.Place(t.Context(), "", sandbox.Shape{})
+			slices.Sort(names)
+			if err != nil || !slices.Equal(names, want) {
+				t.Errorf("%v, %v, want %v", names, err, want)
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		if n := store.reads.Load(); n != 1 {
+			t.Errorf("the store was read %d times", n)
+		}
+	})
 }
 
 func TestRunSparesTheStore(t *testing.T) {

@@ -27,6 +27,9 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if kept, err := keptAddress(layout); err != nil || holder == "" && kept.address != "" {
+		return 0, err // no node has run here, and the Sandboxes of that database run elsewhere
+	}
 	store, err := openDatabase(ctx, layout)
 	if err != nil {
 		return 0, err

@@ -38,11 +38,12 @@ type lives struct {
 	quota   prometheus.Counter
 }
 
-// newLives registers them, and a gauge of Sandboxes by State, read at each scrape.
+// newLives registers them, and a gauge of Sandboxes by State, read at each scrape while
+// leads is true: each process of an installation would count the same records.
 func newLives(reg prometheus.Registerer, store interface {
 	sandbox.SandboxStore
 	sandbox.UsageStore
-},
+}, leads func() bool,
 ) *lives {
 	l := &lives{
 		creates: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -68,7 +69,7 @@ func newLives(reg prometheus.Registerer, store interface {
 		Name: "cloud_sandbox_quota_refusals_total",
 		Help: "Creates, snapshots and volumes that a tenant's quota refused.",
 	})
-	reg.MustRegister(l.creates, l.moves, l.ends, l.lost, l.quota, &stateCollector{store})
+	reg.MustRegister(l.creates, l.moves, l.ends, l.lost, l.quota, &stateCollector{store, leads})
 	registerUsage(reg, store.CountedUsage)
 	return l
 }
@@ -91,6 +92,19 @@ func registerUsage(reg prometheus.Registerer, counted func() sandbox.UsageAmount
 			Help: c.help + " Counted when they pause or end, and every minute.",
 		}, func() float64 { return c.value(counted()) }))
 	}
+}
+
+// registerLeader registers a gauge that tells the leader of a role from the others.
+func registerLeader(reg prometheus.Registerer, leads func() bool) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "cloud_sandbox_leads",
+		Help: "Whether this process leads its role: 1 in one process of the installation.",
+	}, func() float64 {
+		if leads() {
+			return 1
+		}
+		return 0
+	}))
 }
 
 func (l *lives) created(pooled bool, err error, took time.Duration) {
@@ -175,13 +189,19 @@ func (c *networkCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(namesDesc, prometheus.CounterValue, float64(limited), c.name)
 }
 
-// stateCollector counts all Sandboxes at each scrape. If the Store does not answer, it
-// reports no value.
-type stateCollector struct{ store sandbox.SandboxStore }
+// stateCollector counts all Sandboxes at each scrape. If the Store does not answer, and
+// in a process that does not lead, it reports no value.
+type stateCollector struct {
+	store sandbox.SandboxStore
+	leads func() bool
+}
 
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- sandboxesDesc }
 
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.leads() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	all, err := c.store.SandboxesNotEnded(ctx)

@@ -44,7 +44,8 @@ func TestLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	l := newLives(reg, store)
+	leads := true
+	l := newLives(reg, store, func() bool { return leads })
 	l.created(true, nil, time.Second)
 	l.created(false, nil, time.Second)
 	l.created(false, fmt.Errorf("a step: %w", sandbox.Errorf(sandbox.Exhausted, "full")), time.Second)
@@ -63,6 +64,10 @@ func TestLives(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
 		}
+	}
+	leads = false
+	if got := shown(t, reg); strings.Contains(got, "cloud_sandbox_sandboxes{") || !strings.Contains(got, "cloud_sandbox_ended_total{cause=oom} 1\n") {
+		t.Errorf("a process that stands by shows\n%s", got)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/lead"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
@@ -84,7 +85,7 @@ func (r *role) at(role, url string) string {
 
 func (r *role) gateway(_ context.Context, parts *run.Parts) error {
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
-	door, err := r.door(lifeOf(rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self), r.store), nodes, r.nodeNames)
+	door, err := r.door(lifeOf(r.sandboxes(), r.store), nodes, r.nodeNames)
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, n := range records {
-		if time.Since(n.LeaseUntil) < silentNode {
+		if n.LeaseLeft > -silentNode {
 			names = append(names, n.Name)
 		}
 	}
@@ -146,20 +147,23 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
-	manager := r.manager(nodes, placement, nodeGrace)
 	ready := func(ctx context.Context) []string {
 		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
 	}
-	if err := r.deliver(ctx, parts); err != nil {
+	l := &leadership{role: r, nodes: nodes, placement: placement}
+	claim, err := r.claim(ctx, r.at(config.RoleSessionManager, r.cfg.SessionManagerURL))
+	if err != nil {
 		return err
 	}
-	if err := r.serve(parts, ready, rpc.SessionService(manager)); err != nil {
+	if err := r.serve(parts, ready, l.leads, rpc.LeaderService(l.join)); err != nil {
 		return err
 	}
+	l.lives = newLives(r.registry, r.store, l.leads)
+	registerLeader(r.registry, l.leads)
 	parts.Start("session-manager", ended(func(ctx context.Context) error {
 		defer nodes.Close()
 		defer placement.Close()
-		return manager.Run(ctx)
+		return lead.Run(ctx, lead.Config{Store: r.store, Claim: claim, Serve: l.serve, Log: r.log})
 	}))
 	return nil
 }
@@ -170,7 +174,7 @@ func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
 		_, err := placement.Place(ctx, "", sandbox.DefaultShape())
 		return whyNot(err)
 	}
-	if err := r.serve(parts, ready, rpc.SchedulerService(placement)); err != nil {
+	if err := r.serve(parts, ready, nil, rpc.SchedulerService(placement)); err != nil {
 		return err
 	}
 	parts.Start("scheduler", ended(placement.Run))
@@ -183,7 +187,7 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 		return err
 	}
 	r.self.Name = name
-	ends := rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self)
+	ends := r.sandboxes()
 	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), ends.BootEnded)
 	if err != nil {
 		return errors.Join(err, r.engine.Close())
@@ -198,18 +202,19 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 		defer ends.Close()
 		return n.Run(ctx)
 	}))
-	return r.serve(parts, ready, rpc.NodeService(n))
+	return r.serve(parts, ready, nil, rpc.NodeService(n))
 }
 
-// serve serves a role's service on its socket and its port.
-func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, service rpc.Service) error {
+// serve serves a role's service on its socket and its port. leads is nil for a role
+// without a leader.
+func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, leads func() bool, service rpc.Service) error {
 	local, err := r.listenLocal()
 	if err != nil {
 		return err
 	}
 	server := &rpc.Server{
 		Role: r.self.Role, Keys: r.self.Keys, Services: []rpc.Service{service},
-		Ready: ready, Registry: r.registry, Log: r.log,
+		Ready: ready, Leads: leads, Registry: r.registry, Log: r.log,
 	}
 	parts.Start(r.cfg.Role+"'s door", ended(func(ctx context.Context) error {
 		return server.Run(ctx, append(r.listeners, local)...)

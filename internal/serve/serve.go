@@ -60,6 +60,9 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 		return err
 	}
 	defer j.store.Close()
+	if err := j.aloneIn(ctx); err != nil {
+		return err
+	}
 	if err := j.openEngine(ctx, nodeName, in); err != nil {
 		return err
 	}
@@ -70,6 +73,22 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	}
 	log.Info("the server is ready", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
 	return parts.Wait(ctx)
+}
+
+// aloneIn returns an error if the database, which processes on other machines may use, has
+// a session manager already. A database in a file is of the data folder, which is locked.
+func (j *joined) aloneIn(ctx context.Context) error {
+	if j.cfg.Database == "" {
+		return nil
+	}
+	l, err := j.store.LeaderOf(ctx, config.RoleSessionManager)
+	switch {
+	case errors.Is(err, sandbox.NotFound), err == nil && l.Left <= 0:
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("a session-manager at %s uses this database: stop it, and wait 10 seconds if it was killed, or run the roles as programs of their own here too", l.Address)
 }
 
 // begin starts every server process: it gives up its rights and opens its roles'
@@ -169,7 +188,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 		return nil, err
 	}
 	placement := scheduler.New(j.store, j.log)
-	manager = j.manager(n, placement, 0)
+	manager = j.manager(j.store, newLives(j.registry, j.store, func() bool { return true }), n, placement, 0)
 	names := func(context.Context) ([]string, error) { return []string{nodeName}, nil }
 	door, err := j.door(manager, n, names)
 	if err != nil {
@@ -193,10 +212,10 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 
 // deliver starts sending webhooks from this process.
 func (j *joined) deliver(ctx context.Context, parts *run.Parts) error {
-	if err := j.hooks.Open(ctx); err != nil {
+	if err := j.hooks.Open(ctx, j.store); err != nil {
 		return fmt.Errorf("webhooks: %w", err)
 	}
-	parts.Start("webhooks", ended(j.hooks.Deliver))
+	parts.Start("webhooks", ended(func(ctx context.Context) error { return j.hooks.Deliver(ctx, j.store) }))
 	return nil
 }
 
@@ -242,11 +261,10 @@ func (j *joined) node(ctx context.Context, name, address string, ends func(conte
 	return n, nil
 }
 
-// manager makes the session manager. grace is how long a Node may be away; zero: the
-// default.
-func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace time.Duration) *session.Manager {
-	l := newLives(j.registry, j.store)
-	store := j.store
+// manager makes a session manager that writes to store. grace is how long a Node may be
+// away; zero: the default. The audit log gets its entries in any case: they are of ends
+// that are recorded already.
+func (j *joined) manager(store sandbox.Store, l *lives, nodes sandbox.Nodes, placement sandbox.Placement, grace time.Duration) *session.Manager {
 	if j.points != nil {
 		store = j.points.Store(store)
 	}

@@ -101,7 +101,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 
 // retireNodes deletes the records of Nodes that have been away for long and hold nothing.
 func (m *Manager) retireNodes(ctx context.Context) error {
-	names, err := m.store.RetireNodes(ctx, now().Add(-nodeKept))
+	names, err := m.store.RetireNodes(ctx, nodeKept)
 	for _, name := range names {
 		m.log.Info("retired a node that has been away", telemetry.KeyNode, name)
 	}
@@ -241,13 +241,12 @@ func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var until time.Time
 	for _, n := range nodes {
 		if n.Name == node {
-			until = n.LeaseUntil
+			return n.LeaseLeft < -m.cfg.NodeGrace, nil
 		}
 	}
-	return now().After(until.Add(m.cfg.NodeGrace)), nil
+	return true, nil // its record was retired
 }
 
 // A group runs functions, several at a time, and joins their errors.

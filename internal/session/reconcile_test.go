@@ -154,14 +154,15 @@ func TestReconcileRetiresNodes(t *testing.T) {
 
 // A mortal is a process that dies at its nth call to the world: before the call
 // is made, or after it, without learning the answer. From then on nothing that
-// it does reaches the world.
+// it does reaches the world. With takeover it does not die: that runs before the call.
 type mortal struct {
 	sandbox.Store
 	ports
-	mu    sync.Mutex
-	left  int
-	after bool
-	dead  bool
+	mu       sync.Mutex
+	left     int
+	after    bool
+	dead     bool
+	takeover func()
 }
 
 var errDead = errors.New("dead")
@@ -175,9 +176,13 @@ func call[T any](m *mortal, do func() (T, error)) (T, error) {
 	}
 	m.left--
 	dies := m.left == 0
-	m.dead = dies
+	m.dead = dies && m.takeover == nil
 	after := m.after
 	m.mu.Unlock()
+	if dies && m.takeover != nil {
+		m.takeover()
+		dies = false
+	}
 	if !dies {
 		return do()
 	}
@@ -325,67 +330,7 @@ func (w *world) mortalManager(n int, after bool) (*session.Manager, *mortal) {
 // A crash at any step of what changes a State leaves nothing that a
 // fresh Manager over the same Store does not finish or undo.
 func TestCrashAtEveryStep(t *testing.T) {
-	for _, op := range []struct {
-		name string
-		do   func(m *session.Manager, sb sandbox.Sandbox) error
-	}{
-		{"create", func(m *session.Manager, _ sandbox.Sandbox) error {
-			_, err := m.Create(context.Background(), "t", sandbox.CreateRequest{Name: "new"})
-			return err
-		}},
-		{"end", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.End(context.Background(), "t", sb.ID, sandbox.CauseReleased)
-			return err
-		}},
-		{"boot ended", func(m *session.Manager, sb sandbox.Sandbox) error {
-			return m.BootEnded(context.Background(), sandbox.BootEnd{
-				BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}, Node: local, Cause: sandbox.CauseOOM,
-			})
-		}},
-		{"loss of one with a checkpoint", func(m *session.Manager, sb sandbox.Sandbox) error {
-			return m.BootEnded(context.Background(), sandbox.BootEnd{
-				BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}, Node: local, Cause: sandbox.CauseEngineLost,
-			})
-		}},
-		{"pause", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.Pause(context.Background(), "t", sb.ID, false)
-			return err
-		}},
-		{"resume", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.Resume(context.Background(), "t", sb.ID)
-			return err
-		}},
-		{"reboot", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.Reboot(context.Background(), "t", sb.ID)
-			return err
-		}},
-		{"snapshot", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.TakeSnapshot(context.Background(), "t", sb.ID, sandbox.SnapshotRequest{Name: "kept"})
-			return err
-		}},
-		{"fork", func(m *session.Manager, sb sandbox.Sandbox) error {
-			forks, err := m.Fork(context.Background(), "t", sb.ID, sandbox.ForkRequest{Count: 2})
-			for _, f := range forks {
-				err = errors.Join(err, f.Err)
-			}
-			return err
-		}},
-		{"rollback", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.Rollback(context.Background(), "t", sb.ID, "first")
-			return err
-		}},
-		{"delete of a snapshot", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.DeleteSnapshot(context.Background(), "t", sb.Snapshot)
-			return err
-		}},
-		{"end of a paused one", func(m *session.Manager, sb sandbox.Sandbox) error {
-			_, err := m.End(context.Background(), "t", sb.ID, sandbox.CauseReleased)
-			return err
-		}},
-		{"reconcile of a lost boot", func(m *session.Manager, _ sandbox.Sandbox) error {
-			return m.Reconcile(context.Background())
-		}},
-	} {
+	for _, op := range changes {
 		for _, after := range []bool{false, true} {
 			for _, pool := range []bool{false, true} {
 				if pool && (op.name == "resume" || op.name == "reboot") {
@@ -405,6 +350,69 @@ func TestCrashAtEveryStep(t *testing.T) {
 			}
 		}
 	}
+}
+
+// changes are the operations that change States.
+var changes = []struct {
+	name string
+	do   func(m *session.Manager, sb sandbox.Sandbox) error
+}{
+	{"create", func(m *session.Manager, _ sandbox.Sandbox) error {
+		_, err := m.Create(context.Background(), "t", sandbox.CreateRequest{Name: "new"})
+		return err
+	}},
+	{"end", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.End(context.Background(), "t", sb.ID, sandbox.CauseReleased)
+		return err
+	}},
+	{"boot ended", func(m *session.Manager, sb sandbox.Sandbox) error {
+		return m.BootEnded(context.Background(), sandbox.BootEnd{
+			BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}, Node: local, Cause: sandbox.CauseOOM,
+		})
+	}},
+	{"loss of one with a checkpoint", func(m *session.Manager, sb sandbox.Sandbox) error {
+		return m.BootEnded(context.Background(), sandbox.BootEnd{
+			BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}, Node: local, Cause: sandbox.CauseEngineLost,
+		})
+	}},
+	{"pause", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.Pause(context.Background(), "t", sb.ID, false)
+		return err
+	}},
+	{"resume", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.Resume(context.Background(), "t", sb.ID)
+		return err
+	}},
+	{"reboot", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.Reboot(context.Background(), "t", sb.ID)
+		return err
+	}},
+	{"snapshot", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.TakeSnapshot(context.Background(), "t", sb.ID, sandbox.SnapshotRequest{Name: "kept"})
+		return err
+	}},
+	{"fork", func(m *session.Manager, sb sandbox.Sandbox) error {
+		forks, err := m.Fork(context.Background(), "t", sb.ID, sandbox.ForkRequest{Count: 2})
+		for _, f := range forks {
+			err = errors.Join(err, f.Err)
+		}
+		return err
+	}},
+	{"rollback", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.Rollback(context.Background(), "t", sb.ID, "first")
+		return err
+	}},
+	{"delete of a snapshot", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.DeleteSnapshot(context.Background(), "t", sb.Snapshot)
+		return err
+	}},
+	{"end of a paused one", func(m *session.Manager, sb sandbox.Sandbox) error {
+		_, err := m.End(context.Background(), "t", sb.ID, sandbox.CauseReleased)
+		return err
+	}},
+	{"reconcile of a lost boot", func(m *session.Manager, _ sandbox.Sandbox) error {
+		return m.Reconcile(context.Background())
+	}},
 }
 
 // crashAt reports whether the operation has such a step.

@@ -107,7 +107,7 @@ type store interface {
 	sandbox.VolumeStore
 	// Of sandbox.NodeStore, QuotaStore and TenantStore.
 	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
-	RetireNodes(ctx context.Context, before time.Time) ([]string, error)
+	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
 	Suspensions(ctx context.Context) (sandbox.Suspensions, error)
 	// Of sandbox.UsageStore.

@@ -11,33 +11,41 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Open sets the receivers that the Store queues Events for, in place of earlier ones.
-// It must be called before the first Event, and before Deliver.
-func (s *Sender) Open(ctx context.Context) error {
+// Open sets the receivers that the Store queues Events for, in place of earlier ones, by a
+// write to store. It must be called before the first Event, and before Deliver.
+func (s *Sender) Open(ctx context.Context, store sandbox.WebhookStore) error {
 	var all []sandbox.Webhook
 	for _, r := range s.receivers {
 		all = append(all, sandbox.Webhook{ID: r.id, Kinds: s.cfg.Kinds})
 	}
-	return s.cfg.Store.SetWebhooks(ctx, all, time.Now().UTC())
+	return store.SetWebhooks(ctx, all, time.Now().UTC())
 }
 
 // Deliver sends queued Events until ctx ends. The next process resends the ones then
-// in flight. Only one process of an installation may deliver.
-func (s *Sender) Deliver(ctx context.Context) error {
+// in flight. Only one process of an installation may deliver. It reads and records
+// deliveries through store, which may refuse a process that must not deliver any more.
+func (s *Sender) Deliver(ctx context.Context, store sandbox.WebhookStore) error {
+	d := delivery{s, store}
 	var all sync.WaitGroup
 	for _, r := range s.receivers {
-		all.Go(func() { s.serve(ctx, r) })
+		all.Go(func() { d.serve(ctx, r) })
 	}
-	all.Go(func() { s.observe(ctx) })
+	all.Go(func() { d.observe(ctx) })
 	all.Wait()
 	return ctx.Err()
 }
 
+// A delivery is a run of Deliver.
+type delivery struct {
+	*Sender
+	store sandbox.WebhookStore
+}
+
 // observe counts the queued Events, and the Events that the Store dropped.
-func (s *Sender) observe(ctx context.Context) {
+func (s delivery) observe(ctx context.Context) {
 	lost := map[string]int64{}
 	for ; ctx.Err() == nil; sleep(ctx, nil, s.cfg.Poll) {
-		all, err := s.cfg.Store.Webhooks(ctx)
+		all, err := s.store.Webhooks(ctx)
 		if err != nil {
 			continue // reading and writing deliveries reports the error
 		}
@@ -51,18 +59,19 @@ func (s *Sender) observe(ctx context.Context) {
 		}
 		s.waiting.Set(float64(waiting))
 	}
+	s.waiting.Set(0) // another process counts them now
 }
 
 // serve sends a receiver its due deliveries: several at once while it works, and one
 // at a time with pauses while it fails.
-func (s *Sender) serve(ctx context.Context, r *receiver) {
+func (s delivery) serve(ctx context.Context, r *receiver) {
 	failures := 0 // in a row
 	for ctx.Err() == nil {
 		limit := atOnce
 		if failures > 0 {
 			limit = 1
 		}
-		due, err := s.cfg.Store.DueDeliveries(ctx, r.id, time.Now().UTC(), limit)
+		due, err := s.store.DueDeliveries(ctx, r.id, time.Now().UTC(), limit)
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("reading the deliveries that are due failed", "receiver", r.name(), telemetry.KeyError, err)
 		}
@@ -72,7 +81,7 @@ func (s *Sender) serve(ctx context.Context, r *receiver) {
 		}
 		if s.send(ctx, r, due) {
 			if failures >= steadyFailure { // it was down: retry its failed deliveries now
-				s.record(ctx, s.cfg.Store.HastenDeliveries(ctx, r.id, time.Now().UTC()))
+				s.record(ctx, s.store.HastenDeliveries(ctx, r.id, time.Now().UTC()))
 			}
 			failures = 0
 			continue
@@ -91,7 +100,7 @@ func backoff(first time.Duration, failures int, longest time.Duration) time.Dura
 }
 
 // send sends all of due at once, and reports whether none has to be retried.
-func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) bool {
+func (s delivery) send(ctx context.Context, r *receiver, due []sandbox.Delivery) bool {
 	again := make([]bool, len(due))
 	var all sync.WaitGroup
 	for i, d := range due {
@@ -106,23 +115,23 @@ func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) 
 
 // deliver makes one try and records its outcome. It returns false if the try must be
 // repeated, or if the Event was given up because of its age.
-func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) bool {
+func (s delivery) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) bool {
 	err := r.send(ctx, d)
 	now := time.Now().UTC()
 	switch {
 	case err == nil:
 		defer s.sent.WithLabelValues(delivered).Inc() // a counted Event no longer waits
-		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, true))
+		return s.record(ctx, s.store.EndDelivery(ctx, d, true))
 	case ctx.Err() != nil: // the next process sends it again
 		return false
 	case isFinal(err), now.Sub(d.Event.At) >= maxAge:
 		defer s.sent.WithLabelValues(failed).Inc()
 		s.cfg.Log.Warn("delivering an event failed; it is given up", "receiver", r.name(), telemetry.KeyError, err, "event", d.Event.Kind,
 			telemetry.KeyTenant, d.Event.Tenant, telemetry.KeySandbox, d.Event.Sandbox)
-		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, false)) && isFinal(err)
+		return s.record(ctx, s.store.EndDelivery(ctx, d, false)) && isFinal(err)
 	}
 	s.cfg.Log.Debug("delivering an event failed; will retry", "receiver", r.name(), telemetry.KeyError, err, "try", d.Tries+1)
-	s.record(ctx, s.cfg.Store.RetryDelivery(ctx, d, now.Add(backoff(s.cfg.Pause, d.Tries+1, longestWait))))
+	s.record(ctx, s.store.RetryDelivery(ctx, d, now.Add(backoff(s.cfg.Pause, d.Tries+1, longestWait))))
 	return false
 }
 

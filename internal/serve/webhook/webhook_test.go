@@ -64,12 +64,12 @@ func sender(st sandbox.WebhookStore, log io.Writer, urls ...string) *Sender {
 func run(t *testing.T, s *Sender) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := s.Open(ctx); err != nil {
+	if err := s.Open(ctx, s.cfg.Store); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	all.Go(func() { _ = s.Run(ctx) }) // both end with their context
-	all.Go(func() { _ = s.Deliver(ctx) })
+	all.Go(func() { _ = s.Deliver(ctx, s.cfg.Store) })
 	stop = func() { cancel(); all.Wait() }
 	t.Cleanup(stop)
 	return stop

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/pressly/goose/v3"
@@ -37,6 +38,9 @@ type dialect struct {
 	touch, touchAgain string
 	// columnsOf selects the names of a table's columns.
 	columnsOf string
+	// clock is the database's clock in microseconds of Unix time; 0: the process's clock,
+	// because the database is on this machine.
+	clock string
 	// pooled: connections may break, so statements are prepared on any of a pool.
 	pooled bool
 	// snapshot are the options of a transaction whose reads are of one moment.
@@ -65,6 +69,20 @@ func (d *dialect) text(text string) string {
 		b.WriteString("$" + number)
 		text = after[digits:]
 	}
+}
+
+// clockName is the database's clock in the texts of statements.
+const clockName = "clock()"
+
+// clocked puts the database's clock into a text.
+func (d *dialect) clocked(text string) string { return strings.ReplaceAll(text, clockName, d.clock) }
+
+// clockAt is the time that a statement read from the database's clock.
+func clockAt(n int64) time.Time {
+	if n == 0 {
+		return time.Now()
+	}
+	return fromMicros(n)
 }
 
 // storable reports whether each database can store a text: PostgreSQL takes neither NUL

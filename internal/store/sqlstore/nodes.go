@@ -8,14 +8,28 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-var nodeTable = newTable("nodes", func(n *sandbox.NodeRecord, c *columns) {
+// nodeRow is a Node as stored in its row, and the clock of the database when it was read.
+type nodeRow struct {
+	sandbox.NodeRecord
+	until time.Time // the end of the Lease, by that clock
+	clock int64
+}
+
+var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("name", &n.Name)
 	c.add("engine", &n.Engine)
 	c.add("address", &n.Address)
-	c.add("lease_until", (*moment)(&n.LeaseUntil))
+	c.add("lease_until", (*moment)(&n.until))
 	c.add("holder", &n.Holder)
 	c.add("epoch", &n.Epoch)
+	c.compute(clockName, &n.clock)
 })
+
+func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
+	n, err := nodeTable.scan(scan)
+	n.LeaseLeft = n.until.Sub(clockAt(n.clock))
+	return n.NodeRecord, err
+}
 
 var keepNode = nodeTable.replacing("name")
 
@@ -26,37 +40,46 @@ const retireNodesText = `DELETE FROM nodes WHERE lease_until < ?
 
 // RenewLease implements sandbox.NodeStore.
 func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
+	row := nodeRow{NodeRecord: n}
 	err := s.writer.write(ctx, func(st *statements) error {
-		now := time.Now()
-		n.Epoch, n.LeaseUntil = 1, now.Add(life)
+		now, err := st.now()
+		if err != nil {
+			return err
+		}
+		row.Epoch, row.until = 1, now.Add(life)
 		old, err := one(st.nodeNow.QueryRow(n.Name), nodeTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
-		switch expired := !now.Before(old.LeaseUntil); {
+		switch expired := !now.Before(old.until); {
 		case errors.Is(err, sandbox.NotFound):
 		case err != nil:
 			return err
 		case expired:
-			n.Epoch = old.Epoch + 1
+			row.Epoch = old.Epoch + 1
 		case old.Holder != n.Holder && old.Holder != "": // earlier versions had none
 			return sandbox.Errorf(sandbox.Conflict, "another node is named %q: give this one a name of its own with CLOUD_SANDBOX_NODE, or stop the other one", n.Name)
 		default:
-			n.Epoch = max(old.Epoch, 1)
+			row.Epoch = max(old.Epoch, 1)
 		}
-		_, err = keepNode.exec(st.keepNode, &n)
+		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})
 	if err != nil {
 		return sandbox.NodeRecord{}, err
 	}
-	return n, nil
+	row.LeaseLeft = life
+	return row.NodeRecord, nil
 }
 
 // RetireNodes implements sandbox.NodeStore.
-func (s *Store) RetireNodes(ctx context.Context, before time.Time) (names []string, err error) {
+func (s *Store) RetireNodes(ctx context.Context, away time.Duration) (names []string, err error) {
 	err = s.writer.write(ctx, func(st *statements) error {
+		now, err := st.now()
+		if err != nil {
+			return err
+		}
 		names, err = collect(func(scan func(...any) error) (name string, err error) {
 			err = scan(&name)
 			return name, err
-		})(st.retireNodes.Query(micros(before)))
+		})(st.retireNodes.Query(micros(now.Add(-away))))
 		return err
 	})
 	return names, err
@@ -64,5 +87,5 @@ func (s *Store) RetireNodes(ctx context.Context, before time.Time) (names []stri
 
 // Nodes implements sandbox.NodeStore.
 func (s *Store) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) {
-	return collect(nodeTable.scan)(s.query.nodes.QueryContext(ctx))
+	return collect(scanNode)(s.query.nodes.QueryContext(ctx))
 }

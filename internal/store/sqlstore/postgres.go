@@ -35,6 +35,8 @@ var postgresDialect = dialect{
 	touch:        `UPDATE touched SET n = 1`,
 	touchAgain:   `UPDATE touched SET n = 2`,
 	columnsOf:    `SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?`,
+	// Not now(), which is the start of the transaction: before it waited for the lock.
+	clock:        `CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)`,
 	pooled:       true,
 	snapshot:     sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead},
 }
@@ -61,7 +63,7 @@ func OpenPostgres(ctx context.Context, address string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dialect: &postgresDialect}
+	s := &Store{dialect: &postgresDialect, counter: &counter{}}
 	if err := s.openPostgres(ctx, config); err != nil {
 		return nil, errors.Join(explainServer(config, err), s.closeHandles())
 	}

@@ -120,6 +120,7 @@ type statements struct {
 	exists                         *sql.Stmt
 	deleteEnded, deleteRefused     *sql.Stmt
 	keepNode, nodeNow, retireNodes *sql.Stmt
+	leaderStatements
 	signingStatements
 	keyStatements
 	secretStatements
@@ -139,7 +140,7 @@ func (s *statements) all(d *dialect) []prepared {
 	if d.lock != "" {
 		own = append(own, prepared{&s.lock, d.lock})
 	}
-	return slices.Concat(own, s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
+	return slices.Concat(own, s.leaderStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.begin, d.begin},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -153,7 +154,7 @@ func (s *statements) all(d *dialect) []prepared {
 		{&s.deleteEnded, deleteEndedText},
 		{&s.deleteRefused, deleteRefusedText},
 		{&s.keepNode, keepNode.text},
-		{&s.nodeNow, nodeTable.record + `WHERE name = ?`},
+		{&s.nodeNow, d.clocked(nodeTable.record + `WHERE name = ?`)},
 		{&s.retireNodes, retireNodesText},
 	})
 }
@@ -179,7 +180,7 @@ type queries struct {
 	oldest, oldestOpen  *sql.Stmt // the same, oldest first
 	count               *sql.Stmt
 	notEnded, due, next *sql.Stmt
-	nodes               *sql.Stmt
+	nodes, leader       *sql.Stmt
 	signingQueries
 	keyQueries
 	secretQueries
@@ -204,7 +205,8 @@ func (q *queries) all(d *dialect) []prepared {
 		{&q.notEnded, record + `WHERE state <> 'ended'`},
 		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
-		{&q.nodes, nodeTable.record + `ORDER BY name`},
+		{&q.nodes, d.clocked(nodeTable.record + `ORDER BY name`)},
+		{&q.leader, d.clocked(leaderOfText)},
 	})
 }
 

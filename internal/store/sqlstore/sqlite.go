@@ -33,6 +33,7 @@ var sqliteDialect = dialect{
 	touch:      `PRAGMA user_version = 1`,
 	touchAgain: `PRAGMA user_version = 2`,
 	columnsOf:  `SELECT name FROM pragma_table_info(?)`,
+	clock:      `0`,
 	snapshot:   sql.TxOptions{ReadOnly: true},
 }
 
@@ -50,7 +51,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err := checkWritable(path); err != nil {
 		return nil, err
 	}
-	s := &Store{dialect: &sqliteDialect, check: checker{folder: filepath.Dir(path)}}
+	s := &Store{dialect: &sqliteDialect, counter: &counter{}, check: checker{folder: filepath.Dir(path)}}
 	if err := s.openSQLite(ctx, path); err != nil {
 		return nil, errors.Join(explainFile(path, err), s.closeHandles())
 	}

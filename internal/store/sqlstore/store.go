@@ -27,14 +27,14 @@ type Store struct {
 	dialect *dialect
 	reads   *sql.DB
 	writes  *sql.DB
-	writer  *writer
+	writer  fencedWriter
 	query   queries
 	brief   *briefReaders
 	quota   sandbox.Quota // of Tenants without their own
 
 	checkpoints *checkpointer // nil: not SQLite
 
-	counter counter
+	counter *counter
 	check   checker
 
 	closeOnce sync.Once
@@ -54,7 +54,7 @@ func (s *Store) start(ctx context.Context, readers int) (err error) {
 	if err := s.dialect.prepare(ctx, s.reads, s.query.all(s.dialect)); err != nil {
 		return err
 	}
-	s.writer, err = startWriter(ctx, s.writes, s.dialect, s.checkpoints)
+	s.writer.writer, err = startWriter(ctx, s.writes, s.dialect, s.checkpoints)
 	return err
 }
 

@@ -28,6 +28,7 @@ func TestTablesHaveTheColumnsOfTheirRecords(t *testing.T) {
 		userTable.name:        userTable.stored,
 		auditTable.name:       auditTable.stored,
 		nodeTable.name:        nodeTable.stored,
+		leaderTable.name:      leaderTable.stored,
 		openTable.name:        openTable.stored,
 	} {
 		columns, err := collect(func(scan func(...any) error) (column string, err error) {
@@ -47,7 +48,7 @@ func TestTablesHaveTheColumnsOfTheirRecords(t *testing.T) {
 // A command binds each column where the text names it, as often as it does.
 func TestCommandBindsByName(t *testing.T) {
 	c := nodeTable.command("UPDATE nodes SET address = $address WHERE name = $name AND address <> $address")
-	args, err := c.args(&sandbox.NodeRecord{Name: "n", Address: "a"})
+	args, err := c.args(&nodeRow{NodeRecord: sandbox.NodeRecord{Name: "n", Address: "a"}})
 	if err != nil || !slices.Equal(args, []any{"a", "n", "a"}) || c.text != "UPDATE nodes SET address = ? WHERE name = ? AND address <> ?" {
 		t.Errorf("%q with %v: %v", c.text, args, err)
 	}

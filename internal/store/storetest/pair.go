@@ -27,6 +27,8 @@ var pairCases = []struct {
 	{"usage is counted once", pairUsage},
 	{"events are counted together", pairEvents},
 	{"a node's name has one holder", pairLeases},
+	{"a role has one leader", pairLeaders},
+	{"of the writes of two leaders those of the present one count", pairFormerLeader},
 }
 
 // RunPair checks what holds between two Stores on one database. open returns them, empty,

@@ -1,0 +1,225 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
+)
+
+const (
+	// leadWait is how long a call waits for another session manager to lead when the one
+	// that led has resigned: it takes the lead within about a second.
+	leadWait = 5 * time.Second
+	// leadPause is the shortest interval between two look-ups of the leader.
+	leadPause = 100 * time.Millisecond
+)
+
+// Sandboxes is the session manager in another process. Use NewSandboxes or NewLeader.
+type Sandboxes struct {
+	self Self
+	find func(context.Context) (string, error) // the address of the leader
+
+	mu     sync.Mutex
+	all    map[string]*managerPeer // by address
+	leader *managerPeer            // nil: unknown
+	found  time.Time               // when leader was looked up
+}
+
+// managerPeer is one session manager.
+type managerPeer struct {
+	*peer
+	client sessionv1connect.SessionServiceClient
+}
+
+var (
+	_ sandbox.Sandboxes = (*Sandboxes)(nil)
+	_ sandbox.BootEnds  = (*Sandboxes)(nil)
+)
+
+// NewSandboxes returns the session manager at an address. It does not connect
+// yet.
+func NewSandboxes(address string, self Self) *Sandboxes {
+	return NewLeader(func(context.Context) (string, error) { return address, nil }, self)
+}
+
+// NewLeader returns the session manager that leads, at the address that find returns. It
+// is looked up again every few seconds, and when it does not lead any more.
+func NewLeader(find func(context.Context) (string, error), self Self) *Sandboxes {
+	return &Sandboxes{self: self, find: find, all: map[string]*managerPeer{}}
+}
+
+// Close frees idle connections.
+func (s *Sandboxes) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.all {
+		p.close()
+	}
+}
+
+// known returns the leader of the last look-up, which was less than age ago.
+func (s *Sandboxes) known(age time.Duration) (leader *managerPeer, fresh bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leader, s.leader != nil && time.Since(s.found) < age
+}
+
+// of returns the leader, which was looked up less than age ago.
+func (s *Sandboxes) of(ctx context.Context, age time.Duration) (*managerPeer, error) {
+	last, fresh := s.known(age)
+	if fresh {
+		return last, nil
+	}
+	address, err := s.find(ctx)
+	if err != nil {
+		if last != nil {
+			return last, nil // it probably leads still, and says so if not
+		}
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.all[address]
+	if p == nil {
+		p = &managerPeer{peer: newPeer(SessionManager, address, s.self)}
+		p.client = sessionv1connect.NewSessionServiceClient(p.http, p.base, p.options()...)
+		s.all[address] = p
+	}
+	s.leader, s.found = p, time.Now()
+	return p, nil
+}
+
+// toLeader makes a call to the session manager that leads. A call that has not begun is
+// made again at another one, for up to leadWait after the present one has said that it
+// does not lead.
+func (s *Sandboxes) toLeader(ctx context.Context, do func(*managerPeer) error) error {
+	age := addressLife
+	for began := time.Now(); ; {
+		p, err := s.of(ctx, age)
+		if err != nil {
+			return err
+		}
+		err = do(p)
+		standby := errors.Is(err, sandbox.ErrStandby)
+		if err == nil || !standby && !unreached(err) || adviceOf(err) == 0 || time.Since(began) >= leadWait {
+			return err
+		}
+		age = leadPause
+		if next, lookErr := s.of(ctx, age); !standby && (lookErr != nil || next == p) {
+			return err // it is away, and no other one leads yet
+		} else if next != p {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(leadPause):
+		}
+	}
+}
+
+// unreached reports whether a call failed because no connection could be made.
+func unreached(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// adviceOf is the RetryAfter of err; zero: the call may have begun.
+func adviceOf(err error) time.Duration {
+	var e *sandbox.Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// lead makes one call to the session manager that leads.
+func lead[Req, Res any](
+	ctx context.Context, s *Sandboxes, tenant sandbox.TenantID,
+	method func(sessionv1connect.SessionServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
+) (res *Res, err error) {
+	err = s.toLeader(ctx, func(p *managerPeer) error {
+		of := func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+			return method(p.client, ctx, r)
+		}
+		res, err = call(ctx, p.peer, tenant, of, msg)
+		return err
+	})
+	return res, err
+}
+
+// Leading returns the session manager of a process while that leads, and a function that
+// must be called once its call has ended; nil: it stands by.
+type Leading func() (m Manager, leave func())
+
+// errStandby refuses a call to a process that stands by.
+func errStandby() error {
+	return &sandbox.Error{
+		Code: sandbox.Unavailable, Detail: "this session-manager stands by: another one leads, or the database does not answer",
+		RetryAfter: awayAdvice, Cause: sandbox.ErrStandby,
+	}
+}
+
+// LeaderService is SessionService for a process that leads at times.
+func LeaderService(leading Leading) Service {
+	s := &leaderService{leading: leading}
+	carried := map[string]transfer{}
+	for pattern := range (sessionServer{}).transfers() {
+		carried[pattern] = s.transfer(pattern)
+	}
+	return Service{Name: sessionv1connect.SessionServiceName, handler: s.handler, carried: carried}
+}
+
+type leaderService struct {
+	leading Leading
+
+	mu      sync.Mutex
+	current Manager
+	serves  http.Handler // current
+}
+
+func (s *leaderService) handler(o ...connect.HandlerOption) (string, http.Handler) {
+	path, _ := sessionv1connect.NewSessionServiceHandler(sessionServer{}, o...)
+	refusals := connect.NewErrorWriter(o...)
+	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m, leave := s.leading()
+		if m == nil {
+			_ = refusals.Write(w, r, internal(errStandby())) // the client may be gone
+			return
+		}
+		defer leave()
+		s.of(m, o).ServeHTTP(w, r)
+	})
+}
+
+// of is the handler of m.
+func (s *leaderService) of(m Manager, o []connect.HandlerOption) http.Handler {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != m {
+		s.current = m
+		_, s.serves = sessionv1connect.NewSessionServiceHandler(sessionServer{m}, o...)
+	}
+	return s.serves
+}
+
+func (s *leaderService) transfer(pattern string) transfer {
+	return func(ctx context.Context, query url.Values, from io.Reader, to io.Writer) error {
+		m, leave := s.leading()
+		if m == nil {
+			return errStandby()
+		}
+		defer leave()
+		return (sessionServer{m}).transfers()[pattern](ctx, query, from, to)
+	}
+}

@@ -1,0 +1,360 @@
+package e2e
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// takeover is how soon another session-manager leads after the death of the leader.
+const takeover = 15 * time.Second
+
+// managers are an installation with two session-managers over one database, the second
+// with a data folder of its own.
+type managers struct {
+	*rig.Roles
+	second *rig.Roles
+	db     *sql.DB
+}
+
+func twoManagers(t *testing.T, env ...string) *managers {
+	t.Helper()
+	rig.Need(t)
+	address := postgrestest.Start(t).Address(t)
+	env = append(env, "CLOUD_SANDBOX_DATABASE="+address)
+	first := rig.OwnRoles(t, rig.Options{Env: env})
+	run := filepath.Join(first.Data, "server", "run")
+	second := rig.PrepareRoles(t, rig.Options{Env: append(env, "CLOUD_SANDBOX_SCHEDULER_URL=unix:"+filepath.Join(run, "scheduler.sock"))})
+	own := filepath.Join(second.Data, "server")
+	if err := os.Mkdir(own, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"guest-seed", "services", "secrets-key"} { // they are the installation's
+		if out, err := exec.Command("cp", "-a", filepath.Join(first.Data, "server", secret), own).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	second.Start(t, "session-manager")
+	second.Serves(t)
+	db, err := sql.Open("pgx", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	m := &managers{first, second, db}
+	if m.lead(t, first) != "leader" || m.lead(t, second) != "standby" {
+		t.Fatalf("the first one is %q, the second one %q", m.lead(t, first), m.lead(t, second))
+	}
+	return m
+}
+
+// lead is what the session-manager of r says of itself; both kinds are ready.
+func (m *managers) lead(t *testing.T, r *rig.Roles) string {
+	t.Helper()
+	code, raw, err := r.Ask("session-manager", "/ready")
+	var ready struct {
+		Ready bool
+		Lead  string
+	}
+	if err != nil || code != http.StatusOK || json.Unmarshal(raw, &ready) != nil || !ready.Ready {
+		t.Errorf("ready is %d %s %v", code, raw, err)
+	}
+	return ready.Lead
+}
+
+func (m *managers) takesOver(t *testing.T, r *rig.Roles) {
+	t.Helper()
+	rig.Within(t, rig.Patience, "the other one leads", func() bool { return m.lead(t, r) == "leader" })
+}
+
+// row is the row of the leader: its holder and epoch, and how long its lease lasts yet.
+func (m *managers) row(t *testing.T) (term string, left time.Duration) {
+	t.Helper()
+	var seconds float64
+	if err := m.db.QueryRowContext(t.Context(), `SELECT holder || ' ' || epoch, until / 1e6 - EXTRACT(EPOCH FROM clock_timestamp()) FROM leaders WHERE role = 'session-manager'`).Scan(&term, &seconds); err != nil {
+		t.Fatal(err)
+	}
+	return term, time.Duration(seconds * float64(time.Second))
+}
+
+// small is a session that takes little of the machine.
+func small(name string) rig.Body {
+	return rig.Body{"name": name, "network": "none", "timeout_seconds": 1800, "resources": rig.Body{"memory_mb": 128}}
+}
+
+// insist creates a session under a key until that is answered, or for five minutes. began
+// is when the last attempt began.
+func insist(c *rig.Client, key string, body rig.Body) (sb rig.Sandbox, began time.Time, err error) {
+	raw, err := json.Marshal(body)
+	for late := time.Now().Add(5 * time.Minute); err == nil; time.Sleep(200 * time.Millisecond) {
+		began = time.Now()
+		req, err := http.NewRequest("POST", c.URL+"/api/v1/sessions", bytes.NewReader(raw))
+		if err != nil {
+			return sb, began, err
+		}
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Idempotency-Key", key)
+		resp, err := c.HTTP.Do(req)
+		if err != nil {
+			return sb, began, err
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		switch status := resp.StatusCode; {
+		case err != nil:
+			return sb, began, err
+		case status == http.StatusCreated:
+			err := json.Unmarshal(text, &sb)
+			return sb, began, err
+		case status != http.StatusServiceUnavailable && status != http.StatusConflict && status != http.StatusTooManyRequests, time.Now().After(late):
+			return sb, began, fmt.Errorf("%s: %d %s", key, status, text)
+		}
+	}
+	return sb, began, err
+}
+
+// The leader dies while sessions are created: none is made twice, each that was answered
+// runs, and creates go on soon.
+func TestLeaderDies(t *testing.T) {
+	t.Parallel()
+	m := twoManagers(t)
+	c := m.Client(t, "many")
+	const creates, workers = 52, 4
+	ids := make([]string, creates)
+	var next, done atomic.Int64
+	var killed atomic.Pointer[time.Time]
+	var back sync.Once
+	var gap time.Duration
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < creates; i = next.Add(1) - 1 {
+				sb, began, err := insist(c, fmt.Sprint("create-", i), small(fmt.Sprint("s", i)))
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				ids[i] = sb.ID
+				if at := killed.Load(); at != nil && began.After(*at) {
+					back.Do(func() { gap = time.Since(*at) })
+				}
+				done.Add(1)
+			}
+		})
+	}
+	rig.Within(t, 3*time.Minute, "a third of the creates", func() bool { return done.Load() > creates/3 })
+	m.Kill(t, "session-manager")
+	now := time.Now()
+	killed.Store(&now)
+	all.Wait()
+	if gap == 0 || gap > takeover {
+		t.Errorf("no create was answered within %v of the death of the leader", takeover)
+	}
+	t.Logf("the first create after the death of the leader was answered after %v", gap)
+	if m.lead(t, m.second) != "leader" {
+		t.Error("the second one does not lead")
+	}
+	seen := map[string]bool{}
+	for i, id := range ids {
+		if seen[id] {
+			t.Errorf("%s was answered twice", id)
+		}
+		seen[id] = true
+		if r, err := c.TryRun(id, "bash", fmt.Sprintf("echo %d", i), nil); err != nil || r.Stdout != fmt.Sprintln(i) {
+			t.Errorf("the session %d: %v, %v", i, r, err)
+		}
+	}
+	rig.Within(t, 3*time.Minute, "exactly the answered sessions", func() bool {
+		open := map[string]bool{}
+		for cursor := ""; ; {
+			var page struct {
+				Sessions []rig.Sandbox `json:"sessions"`
+				Next     string        `json:"next_cursor"`
+			}
+			c.Must(t, "GET", "/api/v1/sessions?cursor="+cursor, nil, &page)
+			for _, s := range page.Sessions {
+				open[s.ID] = s.State == "starting" || s.State == "running"
+				if !seen[s.ID] && s.State == "running" {
+					t.Fatalf("%s runs, and no create was answered with it", s.ID)
+				}
+			}
+			if cursor = page.Next; cursor == "" {
+				n := 0
+				for _, is := range open {
+					if is {
+						n++
+					}
+				}
+				return n == creates
+			}
+		}
+	})
+	// The former leader stands by when it is back.
+	m.Start(t, "session-manager")
+	m.Serves(t)
+	if m.lead(t, m.Roles) != "standby" || m.lead(t, m.second) != "leader" {
+		t.Error("the former leader leads again")
+	}
+	for _, id := range ids {
+		c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
+	}
+}
+
+// A leader that stands still until another one leads writes nothing when it goes on, and
+// what is due happens once.
+func TestStoppedLeaderWritesNothing(t *testing.T) {
+	t.Parallel()
+	d := &diary{t: t, open: true}
+	receiver := httptest.NewServer(d)
+	defer receiver.Close()
+	m := twoManagers(t, "CLOUD_SANDBOX_WEBHOOKS="+receiver.URL, "CLOUD_SANDBOX_WEBHOOK_SECRET="+strings.Repeat("s3", 20), "CLOUD_SANDBOX_WEBHOOK_EVENTS=sandbox.*")
+	c := m.Client(t, "still")
+	due := c.Create(t, rig.Body{"network": "none", "timeout_seconds": 60, "on_timeout": "end"})
+	other := c.Create(t, small("other"))
+	signal := func(r *rig.Roles, s syscall.Signal) {
+		if err := syscall.Kill(r.Pid("session-manager"), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rig.Within(t, rig.Patience, "the events of creates", func() bool { return d.times(due.ID, "sandbox.created")+d.times(other.ID, "sandbox.created") == 2 })
+	signal(m.Roles, syscall.SIGSTOP)
+	defer func() { _ = syscall.Kill(m.Pid("session-manager"), syscall.SIGCONT) }()
+	m.takesOver(t, m.second)
+	c.Must(t, "POST", "/api/v1/sessions/"+other.ID+"/pause", rig.Body{}, nil)
+	c.Must(t, "POST", "/api/v1/sessions/"+other.ID+"/resume", rig.Body{}, nil)
+	if left := time.Until(due.Deadline); left < 2*time.Second {
+		t.Skipf("the machine is too slow: the deadline is in %v", left)
+	}
+
+	// The deadline passes while the leader stands still for a moment, and the former one
+	// goes on.
+	time.Sleep(time.Until(due.Deadline) - 500*time.Millisecond)
+	signal(m.second, syscall.SIGSTOP)
+	defer func() { _ = syscall.Kill(m.second.Pid("session-manager"), syscall.SIGCONT) }()
+	before := m.dump(t)
+	term, _ := m.row(t)
+	time.Sleep(time.Until(due.Deadline) + 100*time.Millisecond)
+	signal(m.Roles, syscall.SIGCONT)
+	time.Sleep(2 * time.Second)
+	after := m.dump(t)
+	now, left := m.row(t)
+	signal(m.second, syscall.SIGCONT)
+	if left > 0 && (after != before || now != term) {
+		t.Errorf("the former leader wrote: there was\n%s\nthere is\n%s\nthe terms are %s and %s", before, after, term, now)
+	} else if left <= 0 {
+		t.Logf("the machine stood still for too long to see")
+	}
+	rig.Within(t, rig.Patience, "the end at the deadline", func() bool { return c.Get(t, due.ID).State == "ended" })
+	if got := c.Get(t, due.ID); got.Cause() != "deadline" {
+		t.Errorf("the cause is %q", got.Cause())
+	}
+	rig.Within(t, rig.Patience, "the former leader stands by", func() bool { return m.lead(t, m.Roles) == "standby" })
+	rig.Within(t, rig.Patience, "the event of the end", func() bool { return d.times(due.ID, "sandbox.ended") > 0 })
+	c.Must(t, "DELETE", "/api/v1/sessions/"+other.ID, nil, nil)
+	rig.Within(t, rig.Patience, "the event of the other end", func() bool { return d.times(other.ID, "sandbox.ended") > 0 })
+	for id, kinds := range map[string][]string{
+		due.ID:   {"sandbox.created", "sandbox.ended"},
+		other.ID: {"sandbox.created", "sandbox.paused", "sandbox.resumed", "sandbox.ended"},
+	} {
+		for _, kind := range kinds {
+			if n := d.times(id, kind); n != 1 {
+				t.Errorf("%s of %s came %d times", kind, id, n)
+			}
+		}
+	}
+}
+
+// times counts the deliveries of a kind of event about a Sandbox.
+func (d *diary) times(id, kind string) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.took {
+		if e["sandbox_id"] == id && e["type"] == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// dump is what session-managers alone write.
+func (m *managers) dump(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, table := range []string{"sandboxes", "snapshots", "volumes", "usage_days", "usage_open", "traffic_boots"} {
+		var text sql.NullString
+		if err := m.db.QueryRowContext(t.Context(), "SELECT string_agg(CAST(x AS TEXT), E'\n' ORDER BY CAST(x AS TEXT)) FROM "+table+" AS x").Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&all, "%s:\n%s\n", table, text.String)
+	}
+	return all.String()
+}
+
+// A leader that is ended resigns: no request notices.
+func TestLeaderResigns(t *testing.T) {
+	t.Parallel()
+	m := twoManagers(t)
+	c := m.Client(t, "steady")
+	stop := make(chan struct{})
+	created := make(chan error, 1)
+	var n atomic.Int64
+	go func() {
+		defer close(created)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			var sb rig.Sandbox
+			if err := c.Try("POST", "/api/v1/sessions", small(""), &sb); err != nil {
+				created <- err
+				return
+			}
+			if err := c.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil); err != nil {
+				created <- err
+				return
+			}
+			n.Add(1)
+		}
+	}()
+	some := func() {
+		t.Helper()
+		before := n.Load()
+		rig.Within(t, time.Minute, "some creates", func() bool { return n.Load() >= before+3 || len(created) > 0 })
+	}
+	some()
+	for i, r := range []*rig.Roles{m.Roles, m.second} {
+		if err := syscall.Kill(r.Pid("session-manager"), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		m.takesOver(t, []*rig.Roles{m.second, m.Roles}[i])
+		t.Logf("the other one leads after %v", time.Since(began))
+		some()
+		r.Ended(t, "session-manager")
+		r.Start(t, "session-manager")
+		r.Serves(t)
+	}
+	close(stop)
+	if err := <-created; err != nil {
+		t.Error(err)
+	}
+}
