@@ -93,8 +93,8 @@ func (m *managers) row(t *testing.T) (term string, left time.Duration) {
 	return term, time.Duration(seconds * float64(time.Second))
 }
 
-// small is a session that takes little of the machine.
-func small(name string) rig.Body {
+// littleSession is a session that takes little of the machine.
+func littleSession(name string) rig.Body {
 	return rig.Body{"name": name, "network": "none", "timeout_seconds": 1800, "resources": rig.Body{"memory_mb": 128}}
 }
 
@@ -146,7 +146,7 @@ func TestLeaderDies(t *testing.T) {
 	for range workers {
 		all.Go(func() {
 			for i := next.Add(1) - 1; i < creates; i = next.Add(1) - 1 {
-				sb, began, err := insist(c, fmt.Sprint("create-", i), small(fmt.Sprint("s", i)))
+				sb, began, err := insist(c, fmt.Sprint("create-", i), littleSession(fmt.Sprint("s", i)))
 				if err != nil {
 					t.Error(err)
 					continue
@@ -227,7 +227,7 @@ func TestStoppedLeaderWritesNothing(t *testing.T) {
 	m := twoManagers(t, "CLOUD_SANDBOX_WEBHOOKS="+receiver.URL, "CLOUD_SANDBOX_WEBHOOK_SECRET="+strings.Repeat("s3", 20), "CLOUD_SANDBOX_WEBHOOK_EVENTS=sandbox.*")
 	c := m.Client(t, "still")
 	due := c.Create(t, rig.Body{"network": "none", "timeout_seconds": 60, "on_timeout": "end"})
-	other := c.Create(t, small("other"))
+	other := c.Create(t, littleSession("other"))
 	signal := func(r *rig.Roles, s syscall.Signal) {
 		if err := syscall.Kill(r.Pid("session-manager"), s); err != nil {
 			t.Fatal(err)
@@ -324,7 +324,7 @@ func TestLeaderResigns(t *testing.T) {
 			default:
 			}
 			var sb rig.Sandbox
-			if err := c.Try("POST", "/api/v1/sessions", small(""), &sb); err != nil {
+			if err := c.Try("POST", "/api/v1/sessions", littleSession(""), &sb); err != nil {
 				created <- err
 				return
 			}
