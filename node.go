@@ -189,14 +189,28 @@ type NodeStats struct {
 	Node     string
 	Engine   Features
 	Bound    int // Boots that belong to Sandboxes
+	Host     HostState     // zero: not known
+	Full     bool          // a new Boot would be refused, because the host's memory or disk is nearly full
+	Wait     time.Duration // expected wait of one more start
+	Images   []string      // digests of images on the host, at most MaxNodeImages
 	Pools    []PoolStats
 	Ready    bool     // images are present and Pools at their minimum
 	NotReady []string // why not, a sentence each
 }
 
+// MaxNodeImages is the largest number of images that a Node reports.
+const MaxNodeImages = 1000
+
+// HostState is a host's free and total disk and memory, in bytes.
+type HostState struct {
+	DiskFree, DiskTotal     int64 // of the disk that Boots write to
+	MemoryFree, MemoryTotal int64 // free includes reclaimable caches
+}
+
 // PoolStats is the state of one Pool.
 type PoolStats struct {
 	Template string
+	Image    string // digest of the Boots that are started now; empty: not known yet
 	Shape    Shape
 	Idle     int // ready to be claimed
 	Starting int
@@ -209,7 +223,8 @@ type PoolStats struct {
 // Placement chooses Nodes. Its choice is a hint: a Node may refuse with Exhausted, and
 // then the next Node is tried.
 type Placement interface {
-	// Place returns the names of Nodes to try, best first; Exhausted when there are none.
+	// Place returns the names of a few Nodes to try, best first, for a Boot of an image
+	// (empty: any) and Shape. Exhausted when there are none.
 	Place(ctx context.Context, image string, shape Shape) ([]string, error)
 }
 

@@ -47,7 +47,19 @@ type NodeDetails struct {
 	Build     string `json:"build,omitempty"`
 	Pause     bool   `json:"pause"` // its engine can save memory
 	Sandboxes int    `json:"sandboxes"`
-	Pools     []Pool `json:"pools"`
+	Host      *Host  `json:"host,omitempty"` // nil: not known
+	Full      bool   `json:"full"`           // refuses new sandboxes: its host's memory or disk is nearly full
+	// WaitSeconds is the expected wait of one more start.
+	WaitSeconds float64 `json:"wait_seconds"`
+	Pools       []Pool  `json:"pools"`
+}
+
+// Host is the memory and the disk of a node's host.
+type Host struct {
+	MemoryMB     int64 `json:"memory_mb"`
+	MemoryFreeMB int64 `json:"memory_free_mb"` // reclaimable caches count as free
+	DiskMB       int64 `json:"disk_mb"`        // of the disk that sandboxes write to
+	DiskFreeMB   int64 `json:"disk_free_mb"`
 }
 
 // Nodes are all nodes.

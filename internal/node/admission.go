@@ -170,6 +170,16 @@ func (q *queue) turn() time.Duration {
 	return max(q.duration/time.Duration(q.slots-q.reserved), time.Millisecond)
 }
 
+// expected is how long a request of a Tenant without others would wait.
+func (q *queue) expected() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.free > 0 {
+		return 0
+	}
+	return time.Duration(len(q.tenants)+1) * q.turn()
+}
+
 // within is how many turns take no longer than d, one at least. q.mu is held.
 func (q *queue) within(d time.Duration) int {
 	return min(q.maxAhead, max(1, int(d/q.turn())))

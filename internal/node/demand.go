@@ -104,7 +104,7 @@ func (p *pool) measure() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	held := len(p.idle) + p.starting
-	need := s.neededMemory()
+	need := neededMemory(s)
 	room := func(mark int64) int { return held + int(floorDiv(s.MemoryFree-mark, idleMemory)) }
 	p.bearable = max(0, min(p.cfg.Max, max(room(2*need), min(p.cfg.Min, room(need+need/4)))))
 }

@@ -19,14 +19,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// HostState is the host's free and total disk and memory.
-type HostState struct {
-	DiskFree, DiskTotal     int64 // bytes, of the disk that Boots write to
-	MemoryFree, MemoryTotal int64 // bytes; free includes reclaimable caches
-}
-
-// neededMemory must be free for a new Boot, in bytes.
-func (s HostState) neededMemory() int64 {
+// neededMemory is how much memory of a host must be free for a new Boot, in bytes.
+func neededMemory(s sandbox.HostState) int64 {
 	return max(minMemory, int64(minMemoryShare*float64(s.MemoryTotal)))
 }
 
@@ -46,18 +40,18 @@ const (
 
 // hostGauge reads the state of the host and caches it for gaugeAge.
 type hostGauge struct {
-	read func() (HostState, error)
+	read func() (sandbox.HostState, error)
 
 	stale atomic.Bool // resources were freed since the last reading
 
 	mu    sync.Mutex
-	state HostState
+	state sandbox.HostState
 	err   error
 	at    time.Time
 }
 
 // now returns a reading that is at most gaugeAge old.
-func (h *hostGauge) now() (HostState, error) {
+func (h *hostGauge) now() (sandbox.HostState, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now := time.Now(); h.stale.Swap(false) || h.at.IsZero() || now.Sub(h.at) > gaugeAge {
@@ -65,14 +59,14 @@ func (h *hostGauge) now() (HostState, error) {
 		h.at = now
 	}
 	if h.err != nil {
-		return HostState{}, fmt.Errorf("read the state of the host: %w", h.err)
+		return sandbox.HostState{}, fmt.Errorf("read the state of the host: %w", h.err)
 	}
 	return h.state, nil
 }
 
 // Load is the host's state and its queue.
 type Load struct {
-	HostState
+	sandbox.HostState
 	Waiting int // requests for a start or restore
 }
 
@@ -138,7 +132,7 @@ func (h *hostGauge) admit(again bool) error {
 	if s.DiskFree < need {
 		return exhausted("the host's disk is nearly full: %d MiB free, and %s %d MiB", s.DiskFree>>20, who, need>>20)
 	}
-	if need = s.neededMemory(); s.MemoryFree < need {
+	if need = neededMemory(s); s.MemoryFree < need {
 		return exhausted("the host's memory is nearly full: %d MiB free, and %s %d MiB", s.MemoryFree>>20, who, need>>20)
 	}
 	return nil
@@ -161,17 +155,17 @@ const cgroupRoot = "/sys/fs/cgroup"
 
 // hostStateOf reads the disk of dir and the memory of this machine, or of this
 // container if that has less.
-func hostStateOf(dir string) func() (HostState, error) {
-	return func() (HostState, error) {
+func hostStateOf(dir string) func() (sandbox.HostState, error) {
+	return func() (sandbox.HostState, error) {
 		var disk unix.Statfs_t
 		if err := unix.Statfs(dir, &disk); err != nil {
-			return HostState{}, err
+			return sandbox.HostState{}, err
 		}
 		meminfo, err := os.ReadFile("/proc/meminfo")
 		if err != nil {
-			return HostState{}, err
+			return sandbox.HostState{}, err
 		}
-		s := HostState{
+		s := sandbox.HostState{
 			DiskFree:    int64(disk.Bavail) * disk.Bsize,
 			DiskTotal:   int64(disk.Blocks) * disk.Bsize,
 			MemoryFree:  numberIn(meminfo, "MemAvailable:") << 10,

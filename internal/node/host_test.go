@@ -67,8 +67,8 @@ func TestAdmitByDisk(t *testing.T) {
 		{"too little to resume", 3 * gib, 252 * gib, true, "one that resumes needs 4096 MiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := hostGauge{read: func() (HostState, error) {
-				return HostState{DiskFree: tt.free, DiskTotal: tt.total, MemoryFree: gib, MemoryTotal: gib}, nil
+			h := hostGauge{read: func() (sandbox.HostState, error) {
+				return sandbox.HostState{DiskFree: tt.free, DiskTotal: tt.total, MemoryFree: gib, MemoryTotal: gib}, nil
 			}}
 			err := h.admit(tt.again)
 			if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, sandbox.Exhausted) || !strings.Contains(err.Error(), tt.want)) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -77,6 +78,9 @@ type Config struct {
 	Engine  sandbox.Engine
 	Store   sandbox.NodeStore // for the Lease
 	Images  sandbox.Images    // of the Pools' Templates
+	// Held returns the digests of the images on this host, those used last first. Nil:
+	// not known.
+	Held func() ([]string, error)
 	// Guest makes the client of one Boot's Guest. It must not connect yet.
 	Guest func(dial Dial) GuestControl
 	Pools []PoolConfig
@@ -94,7 +98,7 @@ type Config struct {
 	Waiting int
 	MaxWait time.Duration
 	// Host reads the free disk and memory; nil: of Dir and this machine.
-	Host func() (HostState, error)
+	Host func() (sandbox.HostState, error)
 	// Observe receives every finished step of a Boot's life; nil: none.
 	Observe func(step Step, err error, took time.Duration)
 	Log     *slog.Logger // may be nil
@@ -368,9 +372,11 @@ func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) 
 	if err := n.check(node); err != nil {
 		return sandbox.NodeStats{}, err
 	}
+	stats := sandbox.NodeStats{Node: n.cfg.Name, Engine: n.features, Full: n.host.admit(false) != nil, Wait: n.queue.expected(), Images: n.images()}
+	stats.Host, _ = n.host.now() // zero: not known
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	stats := sandbox.NodeStats{Node: n.cfg.Name, Engine: n.features, Bound: len(n.owners)}
+	stats.Bound = len(n.owners)
 	if n.displaced.Load() {
 		stats.NotReady = append(stats.NotReady, displacedReason)
 	}
@@ -382,6 +388,18 @@ func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) 
 	}
 	stats.Ready = len(stats.NotReady) == 0
 	return stats, nil
+}
+
+// images returns the digests of the images on this host; empty: not known.
+func (n *Node) images() []string {
+	if n.cfg.Held == nil {
+		return nil
+	}
+	digests, err := n.cfg.Held()
+	if err != nil {
+		n.log.Warn("listing the images of this host failed", telemetry.KeyError, err)
+	}
+	return digests[:min(len(digests), sandbox.MaxNodeImages)]
 }
 
 // sleep waits for d or until ctx ends, and then returns ctx's error.

@@ -84,18 +84,18 @@ func (l *leases) give(other string) {
 // host is what the machine has left.
 type host struct {
 	mu    sync.Mutex
-	state node.HostState
+	state sandbox.HostState
 	// free, if set, tells how much memory is.
 	free func() int64
 }
 
-func (h *host) set(s node.HostState) {
+func (h *host) set(s sandbox.HostState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.state = s
 }
 
-func (h *host) read() (node.HostState, error) {
+func (h *host) read() (sandbox.HostState, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.state
@@ -131,7 +131,7 @@ func newWorld(t *testing.T, pool node.PoolConfig) *world {
 		images: &images{digest: fake.Image}, leases: &leases{},
 		ends: make(chan sandbox.BootEnd, 100),
 	}
-	w.host.set(node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30})
+	w.host.set(sandbox.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30})
 	pool.Template = "base"
 	volumes, err := disk.Open(filepath.Join(w.dir, "volumes"))
 	if err != nil {
@@ -1335,13 +1335,13 @@ func TestHostThatIsFull(t *testing.T) {
 		enough, _ := w.host.read()
 		for _, tt := range []struct {
 			name string
-			host node.HostState
+			host sandbox.HostState
 			want error
 		}{
-			{"disk at the mark", node.HostState{DiskFree: 15, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30}, nil},
-			{"disk below it", node.HostState{DiskFree: 14, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30}, sandbox.Exhausted},
-			{"little memory", node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 255 << 20, MemoryTotal: 2 << 30}, sandbox.Exhausted},
-			{"little memory of a large host", node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 64 << 30}, sandbox.Exhausted},
+			{"disk at the mark", sandbox.HostState{DiskFree: 15, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30}, nil},
+			{"disk below it", sandbox.HostState{DiskFree: 14, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30}, sandbox.Exhausted},
+			{"little memory", sandbox.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 255 << 20, MemoryTotal: 2 << 30}, sandbox.Exhausted},
+			{"little memory of a large host", sandbox.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 64 << 30}, sandbox.Exhausted},
 		} {
 			w.host.set(tt.host)
 			time.Sleep(time.Second) // older than a reading may be
@@ -1374,7 +1374,7 @@ func TestHostThatIsFull(t *testing.T) {
 			{"a new one from a snapshot", 14, false, sandbox.Exhausted},
 			{"and with room", 15, false, nil},
 		} {
-			w.host.set(node.HostState{DiskFree: tt.free, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30})
+			w.host.set(sandbox.HostState{DiskFree: tt.free, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30})
 			time.Sleep(time.Second)
 			req := request("t")
 			req.From = snapshot

@@ -373,7 +373,7 @@ func (p *pool) note(ctx context.Context, err error) {
 // stats returns the Pool's numbers. Node.mu is held.
 func (p *pool) stats() sandbox.PoolStats {
 	return sandbox.PoolStats{
-		Template: p.cfg.Template, Shape: p.shape,
+		Template: p.cfg.Template, Image: p.image, Shape: p.shape,
 		Idle: len(p.idle), Starting: p.starting,
 		Wanted: p.size(), Min: p.cfg.Min, Max: p.cfg.Max,
 		Hits: p.hits, Misses: p.misses,

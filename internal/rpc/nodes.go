@@ -323,7 +323,7 @@ func (s nodeServer) NetworkLog(ctx context.Context, r *connect.Request[nodev1.Ne
 }
 
 func (s nodeServer) Stats(ctx context.Context, r *connect.Request[nodev1.StatsRequest]) (*connect.Response[nodev1.StatsResponse], error) {
-	if err := callerOf(ctx).may(SessionManager, Gateway); err != nil {
+	if err := callerOf(ctx).may(SessionManager, Gateway, Scheduler); err != nil {
 		return nil, internal(err)
 	}
 	stats, err := s.n.Stats(ctx, r.Msg.Node)

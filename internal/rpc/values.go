@@ -366,10 +366,12 @@ func fromStats(s sandbox.NodeStats) *nodev1.StatsResponse {
 		Node:   s.Node,
 		Engine: &nodev1.Features{Name: s.Engine.Name, Version: s.Engine.Version, Build: s.Engine.Build, Pause: s.Engine.Pause},
 		Bound:  int64(s.Bound), Ready: s.Ready, NotReady: s.NotReady,
+		Host: &nodev1.HostState{DiskFree: s.Host.DiskFree, DiskTotal: s.Host.DiskTotal, MemoryFree: s.Host.MemoryFree, MemoryTotal: s.Host.MemoryTotal},
+		Full: s.Full, Wait: fromDuration(s.Wait), Images: s.Images,
 	}
 	for _, p := range s.Pools {
 		r.Pools = append(r.Pools, &nodev1.Pool{
-			Template: p.Template, Shape: fromShape(p.Shape), Idle: int64(p.Idle), Starting: int64(p.Starting),
+			Template: p.Template, Image: p.Image, Shape: fromShape(p.Shape), Idle: int64(p.Idle), Starting: int64(p.Starting),
 			Wanted: int64(p.Wanted), Min: int64(p.Min), Max: int64(p.Max), Hits: p.Hits, Misses: p.Misses,
 		})
 	}
@@ -382,10 +384,15 @@ func toStats(r *nodev1.StatsResponse) sandbox.NodeStats {
 		Node:   r.Node,
 		Engine: sandbox.Features{Name: e.GetName(), Version: e.GetVersion(), Build: e.GetBuild(), Pause: e.GetPause()},
 		Bound:  int(r.Bound), Ready: r.Ready, NotReady: r.NotReady,
+		Host: sandbox.HostState{
+			DiskFree: r.GetHost().GetDiskFree(), DiskTotal: r.GetHost().GetDiskTotal(),
+			MemoryFree: r.GetHost().GetMemoryFree(), MemoryTotal: r.GetHost().GetMemoryTotal(),
+		},
+		Full: r.Full, Wait: r.Wait.AsDuration(), Images: r.Images,
 	}
 	for _, p := range r.Pools {
 		s.Pools = append(s.Pools, sandbox.PoolStats{
-			Template: p.Template, Shape: toShape(p.Shape), Idle: int(p.Idle), Starting: int(p.Starting),
+			Template: p.Template, Image: p.Image, Shape: toShape(p.Shape), Idle: int(p.Idle), Starting: int(p.Starting),
 			Wanted: int(p.Wanted), Min: int(p.Min), Max: int(p.Max), Hits: p.Hits, Misses: p.Misses,
 		})
 	}

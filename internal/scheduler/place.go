@@ -1,10 +1,13 @@
-// Package scheduler chooses the Node that a Boot starts on. Its choice is only a
-// proposal: a Node admits or refuses, so a slightly stale view does no harm.
+// Package scheduler chooses the Nodes that a Boot may start on. Its choice is only a
+// proposal: a Node admits or refuses, so a slightly stale view does no harm, and several
+// Schedulers may serve at once.
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,38 +22,70 @@ const (
 	staleAfter = 5 * time.Second
 	// retryAfter is the Retry-After when no Node is available.
 	retryAfter = 5 * time.Second
+	// reportLimit bounds the wait for the report of one Node, and reportLife is the age
+	// from which a report is ignored.
+	reportLimit = time.Second
+	reportLife  = 3 * refreshEvery
+	// sampled is how many Nodes Place compares, and tried how many it returns.
+	sampled, tried = 8, 3
+	// startTook is the expected duration of a start that a report does not know of yet.
+	startTook = 100 * time.Millisecond
+	// waitStep and freeSteps are how finely Nodes are compared: below that they take turns.
+	waitStep  = 200 * time.Millisecond
+	freeSteps = 8
 )
 
+// Reports returns the reports of Nodes. sandbox.Nodes has it.
+type Reports interface {
+	// Stats returns the state of a Node.
+	Stats(ctx context.Context, node string) (sandbox.NodeStats, error)
+}
+
 // Scheduler places Boots on the Nodes with a valid Lease. It implements
-// sandbox.Placement. Use New; Run is optional and makes Place faster.
+// sandbox.Placement. Use New; Run is optional and makes Place faster, and better where
+// there are several Nodes.
 type Scheduler struct {
-	store sandbox.NodeStore
-	log   *slog.Logger
+	store   sandbox.NodeStore
+	reports Reports // nil: Nodes take turns
+	log     *slog.Logger
 
 	mu    sync.Mutex
-	nodes []sandbox.NodeRecord
-	asked time.Time // when the Store was asked for nodes; zero: never
-	turn  int       // which Node is tried first
+	nodes []*candidate // by name
+	asked time.Time    // when the Store was asked for the records; zero: never
+	turn  int          // the Node that is looked at first
+}
+
+// A candidate is a Node as the Scheduler knows it. It is guarded by Scheduler.mu.
+type candidate struct {
+	record   sandbox.NodeRecord
+	report   sandbox.NodeStats
+	reported time.Time // when report was requested; zero: never
+	placed   int       // Boots that were placed here first since then
+	asking   bool      // a request for a report is under way
 }
 
 var _ sandbox.Placement = (*Scheduler)(nil)
 
-// New returns a Scheduler over the Leases in store. log may be nil.
-func New(store sandbox.NodeStore, log *slog.Logger) *Scheduler {
+// New returns a Scheduler over the Leases in store. reports may be nil: then Nodes take
+// turns. log may be nil.
+func New(store sandbox.NodeStore, reports Reports, log *slog.Logger) *Scheduler {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Scheduler{store: store, log: log}
+	return &Scheduler{store: store, reports: reports, log: log}
 }
 
 // Run keeps the view of the Nodes fresh until ctx ends.
 func (s *Scheduler) Run(ctx context.Context) error {
 	ticker := time.NewTicker(refreshEvery)
 	defer ticker.Stop()
+	var asked sync.WaitGroup
+	defer asked.Wait()
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("reading the nodes failed; the scheduler uses an old view", telemetry.KeyError, err)
 		}
+		s.ask(ctx, &asked)
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -59,15 +94,18 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 }
 
-// Place implements sandbox.Placement. It rotates the Node that comes first.
-func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
-	names := s.alive()
+// Place implements sandbox.Placement. Of up to sampled Nodes it prefers one that reports,
+// and of those one with room, then one with an idle Boot of the image and Shape in a
+// Pool, then one that has the image, then the shorter queue, then more free memory. Nodes
+// that are alike take turns.
+func (s *Scheduler) Place(ctx context.Context, image string, shape sandbox.Shape) ([]string, error) {
+	names := s.best(image, shape)
 	if len(names) == 0 {
 		// The view may lack the first Node, or a Node whose Lease was renewed just now.
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
-		names = s.alive()
+		names = s.best(image, shape)
 	}
 	if len(names) == 0 {
 		return nil, &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is available to run the sandbox", RetryAfter: retryAfter}
@@ -75,8 +113,9 @@ func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]str
 	return names, nil
 }
 
-// alive returns the Nodes with a valid Lease, or none when the view is too old.
-func (s *Scheduler) alive() []string {
+// best returns up to tried Nodes with a valid Lease, best first; none when the view is
+// too old.
+func (s *Scheduler) best(image string, shape sandbox.Shape) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Leases run by the Store's clock, and from the question on by this process's
@@ -85,25 +124,148 @@ func (s *Scheduler) alive() []string {
 	if age > staleAfter {
 		return nil
 	}
-	var names []string
+	var sample []*candidate
 	for i := range s.nodes {
-		n := s.nodes[(s.turn+i)%len(s.nodes)]
-		if n.LeaseLeft > age {
-			names = append(names, n.Name)
+		c := s.nodes[(s.turn+i)%len(s.nodes)]
+		if c.record.LeaseLeft > age && len(sample) < sampled {
+			sample = append(sample, c)
 		}
 	}
 	s.turn++
+	slices.SortStableFunc(sample, func(a, b *candidate) int {
+		return a.rank(image, shape).compare(b.rank(image, shape))
+	})
+	var names []string
+	for _, c := range sample[:min(tried, len(sample))] {
+		names = append(names, c.record.Name)
+	}
+	if len(sample) > 0 {
+		sample[0].placed++
+	}
 	return names
 }
 
+// A rank is the fitness of a Node for a Boot: a lower one is better.
+type rank struct {
+	silent, full, cold, lacks bool
+	wait                      time.Duration
+	used                      int // of the memory, in freeSteps
+}
+
+// compare orders ranks, the best first.
+func (r rank) compare(other rank) int {
+	return cmp.Or(
+		compareFlaws(r.silent, other.silent), compareFlaws(r.full, other.full), compareFlaws(r.cold, other.cold), compareFlaws(r.lacks, other.lacks),
+		cmp.Compare(r.wait, other.wait), cmp.Compare(r.used, other.used),
+	)
+}
+
+// compareFlaws orders without before with.
+func compareFlaws(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// rank rates a Node for a Boot of an image (empty: any) and Shape. Scheduler.mu is held.
+func (c *candidate) rank(image string, shape sandbox.Shape) rank {
+	if c.reported.IsZero() || time.Since(c.reported) > reportLife {
+		return rank{silent: true}
+	}
+	r := rank{full: c.report.Full, cold: !c.hasIdle(image, shape), lacks: image != "" && !c.hasImage(image)}
+	wait := c.report.Wait
+	if r.cold {
+		wait += time.Duration(c.placed) * startTook
+	}
+	r.wait = wait.Truncate(waitStep)
+	if h := c.report.Host; h.MemoryTotal > 0 {
+		r.used = int((h.MemoryTotal - h.MemoryFree) * freeSteps / h.MemoryTotal)
+	}
+	return r
+}
+
+// hasIdle reports whether a Pool has a Boot for the request left, by the last report.
+func (c *candidate) hasIdle(image string, shape sandbox.Shape) bool {
+	left := -c.placed
+	for _, p := range c.report.Pools {
+		if (image == "" || p.Image == image) && p.Shape.Covers(shape) {
+			left += p.Idle
+		}
+	}
+	return left > 0
+}
+
+func (c *candidate) hasImage(image string) bool {
+	return slices.Contains(c.report.Images, image) ||
+		slices.ContainsFunc(c.report.Pools, func(p sandbox.PoolStats) bool { return p.Image == image })
+}
+
+// refresh reads the records of the Nodes.
 func (s *Scheduler) refresh(ctx context.Context) error {
 	asked := time.Now()
-	nodes, err := s.store.Nodes(ctx)
+	records, err := s.store.Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	known := map[string]*candidate{}
+	for _, c := range s.nodes {
+		known[c.record.Name] = c
+	}
+	nodes := make([]*candidate, len(records))
+	for i, r := range records {
+		c := known[r.Name]
+		if c == nil || c.record.Holder != r.Holder {
+			c = new(candidate)
+		}
+		c.record, nodes[i] = r, c
+	}
 	s.nodes, s.asked = nodes, asked
 	return nil
+}
+
+// ask requests the reports of all Nodes with a valid Lease, if there are several: each
+// counts from when it arrives, so that a silent Node delays none of the others.
+func (s *Scheduler) ask(ctx context.Context, asked *sync.WaitGroup) {
+	if s.reports == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	age := time.Since(s.asked)
+	live := slices.DeleteFunc(slices.Clone(s.nodes), func(c *candidate) bool { return c.record.LeaseLeft <= age })
+	if len(live) < 2 {
+		return
+	}
+	for _, c := range live {
+		if !c.asking {
+			c.asking = true
+			name := c.record.Name
+			asked.Go(func() { s.hear(ctx, c, name) })
+		}
+	}
+}
+
+// hear requests the report of one Node.
+func (s *Scheduler) hear(ctx context.Context, c *candidate, name string) {
+	ctx, cancel := context.WithTimeout(ctx, reportLimit)
+	defer cancel()
+	s.mu.Lock()
+	began, before := time.Now(), c.placed
+	s.mu.Unlock()
+	report, err := s.reports.Stats(ctx, name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.asking = false
+	if err != nil {
+		s.log.Debug("a node did not report", telemetry.KeyNode, name, telemetry.KeyError, err)
+		return
+	}
+	c.report, c.reported = report, began
+	c.placed -= before
 }

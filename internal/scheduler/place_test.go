@@ -3,7 +3,9 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,7 +48,7 @@ func TestPlace(t *testing.T) {
 			{"one of two", []sandbox.NodeRecord{lease("a", -1), lease("b", time.Second)}, nil, []string{"b"}, nil},
 			{"the store is away", nil, sandbox.Errorf(sandbox.Unavailable, "away"), nil, sandbox.Unavailable},
 		} {
-			got, err := New(&leases{nodes: tt.nodes, err: tt.err}, nil).Place(t.Context(), "", sandbox.Shape{})
+			got, err := New(&leases{nodes: tt.nodes, err: tt.err}, nil, nil).Place(t.Context(), "", sandbox.Shape{})
 			if !slices.Equal(got, tt.want) || !errors.Is(err, tt.code) {
 				t.Errorf("%s: %v, %v, want %v, %v", tt.name, got, err, tt.want, tt.code)
 			}
@@ -55,7 +57,7 @@ func TestPlace(t *testing.T) {
 }
 
 func TestNodesTakeTurns(t *testing.T) {
-	s := New(&leases{nodes: []sandbox.NodeRecord{lease("a", time.Hour), lease("b", time.Hour)}}, nil)
+	s := New(&leases{nodes: []sandbox.NodeRecord{lease("a", time.Hour), lease("b", time.Hour)}}, nil, nil)
 	first := map[string]int{}
 	for range 10 {
 		names, err := s.Place(t.Context(), "", sandbox.Shape{})
@@ -73,7 +75,7 @@ func TestNodesTakeTurns(t *testing.T) {
 func TestLeaseEndsBetweenReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &leases{nodes: []sandbox.NodeRecord{lease("a", time.Second), lease("b", time.Hour)}, slow: 600 * time.Millisecond}
-		s := New(store, nil)
+		s := New(store, nil, nil)
 		for _, want := range [][]string{{"a", "b"}, {"b"}} {
 			names, err := s.Place(t.Context(), "", sandbox.Shape{})
 			slices.Sort(names)
@@ -91,7 +93,7 @@ func TestLeaseEndsBetweenReads(t *testing.T) {
 func TestRunSparesTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &leases{nodes: []sandbox.NodeRecord{lease("a", time.Hour)}}
-		s := New(store, nil)
+		s := New(store, nil, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
@@ -114,6 +116,182 @@ func TestRunSparesTheStore(t *testing.T) {
 		time.Sleep(time.Minute)
 		if _, err := s.Place(t.Context(), "", sandbox.Shape{}); err != nil || store.reads.Load() == before {
 			t.Errorf("Place with an old view: %v, %d reads", err, store.reads.Load()-before)
+		}
+	})
+}
+
+// reports are the reports of Nodes in memory. A Node without one is silent: its answer
+// waits for the end of the request.
+type reports struct {
+	mu sync.Mutex
+	of map[string]sandbox.NodeStats
+}
+
+func (r *reports) Stats(ctx context.Context, node string) (sandbox.NodeStats, error) {
+	r.mu.Lock()
+	stats, ok := r.of[node]
+	r.mu.Unlock()
+	if !ok {
+		<-ctx.Done()
+		return sandbox.NodeStats{}, ctx.Err()
+	}
+	return stats, nil
+}
+
+func (r *reports) set(node string, stats sandbox.NodeStats) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[node] = stats
+}
+
+// running returns a Scheduler over Nodes that report, and that has heard them.
+func running(t *testing.T, r *reports, names ...string) *Scheduler {
+	store := &leases{}
+	for _, name := range names {
+		store.nodes = append(store.nodes, lease(name, 24*time.Hour))
+	}
+	s := New(store, r, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	time.Sleep(reportLimit + time.Millisecond)
+	synctest.Wait()
+	return s
+}
+
+// image is the digest of the image in tests.
+const image = "aa"
+
+func pool(idle int) []sandbox.PoolStats {
+	return []sandbox.PoolStats{{Template: "base", Image: image, Shape: sandbox.DefaultShape(), Idle: idle}}
+}
+
+func TestPlaceByReports(t *testing.T) {
+	const gib = 1 << 30
+	half := sandbox.HostState{MemoryFree: 8 * gib, MemoryTotal: 16 * gib}
+	for _, tt := range []struct {
+		name string
+		of   map[string]sandbox.NodeStats
+		want []string
+	}{
+		{"an idle boot before an image", map[string]sandbox.NodeStats{"a": {Images: []string{image}}, "b": {Pools: pool(1)}}, []string{"b", "a"}},
+		{"an image before a short queue", map[string]sandbox.NodeStats{"a": {}, "b": {Images: []string{image}, Wait: time.Second}}, []string{"b", "a"}},
+		{"a pool has its image", map[string]sandbox.NodeStats{"a": {}, "b": {Pools: pool(0)}}, []string{"b", "a"}},
+		{"a pool of another image is none", map[string]sandbox.NodeStats{
+			"a": {Pools: []sandbox.PoolStats{{Image: "bb", Shape: sandbox.DefaultShape(), Idle: 9}}}, "b": {Images: []string{image}},
+		}, []string{"b", "a"}},
+		{"a short queue", map[string]sandbox.NodeStats{"a": {Wait: time.Second}, "b": {Host: half}}, []string{"b", "a"}},
+		{"free memory", map[string]sandbox.NodeStats{"a": {Host: half}, "b": {Host: sandbox.HostState{MemoryFree: 15 * gib, MemoryTotal: 16 * gib}}}, []string{"b", "a"}},
+		{"a full one last", map[string]sandbox.NodeStats{"a": {Full: true, Pools: pool(5)}, "b": {Wait: time.Minute}}, []string{"b", "a"}},
+		{"a silent one last", map[string]sandbox.NodeStats{"b": {Full: true}}, []string{"b", "a"}},
+		{"all silent", nil, []string{"a", "b"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := running(t, &reports{of: tt.of}, "a", "b")
+				if got, err := s.Place(t.Context(), image, sandbox.DefaultShape()); err != nil || !slices.Equal(got, tt.want) {
+					t.Errorf("%v, %v, want %v", got, err, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestPlacedBootsCountUntilTheNextReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reports{of: map[string]sandbox.NodeStats{"a": {Pools: pool(3)}, "b": {Pools: pool(1)}}}
+		s := running(t, r, "a", "b")
+		count := func(n int) map[string]int {
+			first := map[string]int{}
+			for range n {
+				names, err := s.Place(t.Context(), image, sandbox.DefaultShape())
+				if err != nil {
+					t.Fatal(err)
+				}
+				first[names[0]]++
+			}
+			return first
+		}
+		if got := count(4); got["a"] != 3 || got["b"] != 1 {
+			t.Errorf("of 3 and 1 idle boots, %v were used", got)
+		}
+		if got := count(40); got["a"] < 15 || got["b"] < 15 {
+			t.Errorf("cold starts went to %v, want about as many each", got)
+		}
+		r.set("b", sandbox.NodeStats{Pools: pool(5)})
+		time.Sleep(refreshEvery)
+		synctest.Wait()
+		// a reports three idle ones again, so both have some.
+		if got := count(8); got["a"] != 3 || got["b"] != 5 {
+			t.Errorf("after the next reports of 3 and 5, %v were used", got)
+		}
+	})
+}
+
+func TestASilentNodeDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reports{of: map[string]sandbox.NodeStats{"a": {}, "b": {}}}
+		s := running(t, r, "a", "b", "silent")
+		began := time.Now()
+		for range 10 {
+			names, err := s.Place(t.Context(), image, sandbox.DefaultShape())
+			if err != nil || len(names) != 3 || names[2] != "silent" {
+				t.Fatal(names, err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("placing took %s", took)
+		}
+		// A Node that becomes silent is avoided once its report is old.
+		r.mu.Lock()
+		delete(r.of, "a")
+		r.mu.Unlock()
+		time.Sleep(reportLife + refreshEvery)
+		for range 10 {
+			if names, err := s.Place(t.Context(), image, sandbox.DefaultShape()); err != nil || names[0] != "b" {
+				t.Fatal(names, err)
+			}
+		}
+	})
+}
+
+func TestPlaceSamplesManyNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reports{of: map[string]sandbox.NodeStats{}}
+		var names []string
+		for i := range 100 {
+			name := fmt.Sprintf("n%02d", i)
+			names = append(names, name)
+			r.set(name, sandbox.NodeStats{})
+		}
+		s := running(t, r, names...)
+		first := map[string]int{}
+		for range 1000 {
+			got, err := s.Place(t.Context(), image, sandbox.DefaultShape())
+			if err != nil || len(got) != tried {
+				t.Fatal(got, err)
+			}
+			first[got[0]]++
+		}
+		for _, name := range names {
+			if n := first[name]; n < 1 || n > 40 {
+				t.Errorf("%s was first %d times of 1000", name, n)
+			}
+		}
+	})
+}
+
+func TestOneNodeIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := running(t, &reports{}, "a")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if c := s.nodes[0]; c.asking || !c.reported.IsZero() {
+			t.Error("the only node was asked for its report")
 		}
 	})
 }

@@ -90,8 +90,8 @@ func TestNodeMetrics(t *testing.T) {
 		Name: "n", Dir: t.TempDir(), Volumes: volumes, Engine: engine, Store: store, Images: baseImage{},
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{{Template: "base", Min: 1, Max: 2}},
-		Host: func() (node.HostState, error) {
-			return node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30}, nil
+		Host: func() (sandbox.HostState, error) {
+			return sandbox.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30}, nil
 		},
 		Observe: newBoots(reg).step,
 	})

@@ -169,7 +169,8 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 }
 
 func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
-	placement := scheduler.New(r.store, r.log)
+	nodes := rpc.NewNodes(r.store.Nodes, r.self)
+	placement := scheduler.New(r.store, nodes, r.log)
 	ready := func(ctx context.Context) []string {
 		_, err := placement.Place(ctx, "", sandbox.DefaultShape())
 		return whyNot(err)
@@ -177,7 +178,10 @@ func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
 	if err := r.serve(parts, ready, nil, rpc.SchedulerService(placement)); err != nil {
 		return err
 	}
-	parts.Start("scheduler", ended(placement.Run))
+	parts.Start("scheduler", ended(func(ctx context.Context) error {
+		defer nodes.Close()
+		return placement.Run(ctx)
+	}))
 	return nil
 }
 

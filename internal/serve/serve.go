@@ -111,7 +111,7 @@ type joined struct {
 	seed      []byte
 	secrets   *secrets.Service
 	store     sandbox.Store
-	images    sandbox.Images
+	images    *template.Store
 	templates *builder.Client
 	listeners []net.Listener
 	log       *slog.Logger
@@ -187,7 +187,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	placement := scheduler.New(j.store, j.log)
+	placement := scheduler.New(j.store, nil, j.log)
 	manager = j.manager(j.store, newLives(j.registry, j.store, func() bool { return true }), n, placement, 0)
 	names := func(context.Context) ([]string, error) { return []string{nodeName}, nil }
 	door, err := j.door(manager, n, names)
@@ -247,7 +247,7 @@ func (j *joined) node(ctx context.Context, name, address string, ends func(conte
 	}
 	n, err := node.Open(ctx, node.Config{
 		Name: name, Address: address, Dir: j.layout.Node(), Volumes: volumes,
-		Engine: j.boots, Store: j.store, Images: j.images, Log: j.log,
+		Engine: j.boots, Store: j.store, Images: j.images, Held: j.images.Held, Log: j.log,
 		Guest: func(dial node.Dial) node.GuestControl {
 			return client.New(client.Dial(dial), client.WithTrusted(trusted))
 		},

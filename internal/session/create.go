@@ -91,12 +91,12 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	if sb.Image, err = m.images.Resolve(ctx, tenant, sb.Template); err != nil {
 		return sandbox.Sandbox{}, nil, quota, err
 	}
+	if home != "" { // the Node that has the Volumes
+		return sb, []string{home}, quota, nil
+	}
 	nodes, err = m.placement.Place(ctx, sb.Image, sb.Shape)
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
-	}
-	if err == nil {
-		nodes, err = onlyAt(home, nodes)
 	}
 	return sb, nodes, quota, err
 }

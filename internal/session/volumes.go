@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -217,17 +216,6 @@ func (m *Manager) mountAgain(ctx context.Context, snap sandbox.Snapshot) error {
 		}
 	}
 	return nil
-}
-
-// onlyAt restricts the candidate Nodes to the one that has the mounted Volumes, if any are mounted.
-func onlyAt(node string, nodes []string) ([]string, error) {
-	switch {
-	case node == "":
-		return nodes, nil
-	case !slices.Contains(nodes, node):
-		return nil, sandbox.Errorf(sandbox.Exhausted, "the node that has the volumes has no room now")
-	}
-	return []string{node}, nil
 }
 
 // bindVolumes returns the VolumeBindings for the Boot of sb.

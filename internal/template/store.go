@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,6 +135,29 @@ func (s *Store) size(digest string) (int64, error) {
 		return 0, err
 	}
 	return s.images().Size(digest)
+}
+
+// Held returns the digests of the images in this folder, the newest first.
+func (s *Store) Held() ([]string, error) {
+	entries, err := os.ReadDir(string(s.images()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	changed := map[string]time.Time{}
+	for _, e := range entries {
+		digest, _, _ := strings.Cut(e.Name(), ".")
+		info, err := e.Info()
+		if err != nil || !ValidDigest(digest) {
+			continue // removed meanwhile, or incomplete
+		}
+		if t := info.ModTime(); changed[digest].Before(t) {
+			changed[digest] = t
+		}
+	}
+	return slices.SortedFunc(maps.Keys(changed), func(a, b string) int { return changed[b].Compare(changed[a]) }), nil
 }
 
 // Resolve implements sandbox.Images. During a rebuild it returns the current version.

@@ -120,7 +120,7 @@ func (c *Core) Start(t testing.TB) {
 	t.Helper()
 	c.openStore(t)
 	c.openNode(t)
-	placement := scheduler.New(c.Store, nil)
+	placement := scheduler.New(c.Store, nil, nil)
 	c.Manager = session.New(c.Store, c.Node, placement, c.cfg.Images, c.cfg.Session)
 	var parts run.Parts
 	parts.Start("node", c.Node.Run)
@@ -163,8 +163,8 @@ func (c *Core) openNode(t testing.TB) {
 		Guest: control,
 		Pools: []node.PoolConfig{c.cfg.Pool},
 		OnEnd: func(ctx context.Context, e sandbox.BootEnd) error { return c.Manager.BootEnded(ctx, e) },
-		Host: func() (node.HostState, error) {
-			return node.HostState{DiskFree: 1, DiskTotal: 1, MemoryFree: 1 << 40, MemoryTotal: 1 << 40}, nil
+		Host: func() (sandbox.HostState, error) {
+			return sandbox.HostState{DiskFree: 1, DiskTotal: 1, MemoryFree: 1 << 40, MemoryTotal: 1 << 40}, nil
 		},
 	})
 	if err != nil {

@@ -10,6 +10,10 @@ import (
 func nodeDetailsOf(n NodeState) v1.NodeDetails {
 	v := v1.NodeDetails{
 		Node: nodeViewOf(n), Version: n.Engine.Version, Build: n.Engine.Build, Pause: n.Engine.Pause, Sandboxes: n.Bound, Pools: []v1.Pool{},
+		Full: n.Full, WaitSeconds: n.Wait.Seconds(),
+	}
+	if h := n.NodeStats.Host; h.MemoryTotal > 0 {
+		v.Host = &v1.Host{MemoryMB: h.MemoryTotal >> 20, MemoryFreeMB: h.MemoryFree >> 20, DiskMB: h.DiskTotal >> 20, DiskFreeMB: h.DiskFree >> 20}
 	}
 	for _, p := range n.Pools {
 		v.Pools = append(v.Pools, poolViewOf(n.Node, p))

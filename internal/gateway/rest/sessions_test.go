@@ -237,19 +237,26 @@ func TestNodes(t *testing.T) {
 		Ready     bool
 		Reasons   []string
 		Sandboxes int
-		Pools     []struct{ Idle int }
+		Full      bool
+		Host      *struct {
+			MemoryMB int64 `json:"memory_mb"`
+		}
+		Pools []struct{ Idle int }
 	}
 	var list struct{ Nodes []node }
 	see("").Into(t, 200, &list)
 	if len(list.Nodes) != 1 || list.Nodes[0].Name != "n1" || !list.Nodes[0].Ready || len(list.Nodes[0].Pools) != 1 {
 		t.Errorf("nodes %+v", list)
 	}
+	if n := list.Nodes[0]; n.Full || n.Host == nil || n.Host.MemoryMB != 1<<20 {
+		t.Errorf("its host is %+v, full: %t", n.Host, n.Full)
+	}
 	f.Nodes.Lock()
 	f.Nodes.Silent = true
 	f.Nodes.Unlock()
 	var one node
 	see("/n1").Into(t, 200, &one)
-	if one.Ready || len(one.Reasons) != 1 {
+	if one.Ready || len(one.Reasons) != 1 || one.Host != nil {
 		t.Errorf("one that does not answer: %+v", one)
 	}
 	if a := see("/n2"); a.Status != 404 {

@@ -3380,7 +3380,35 @@ export interface components {
             reasons: string[];
             /** @description The sandboxes that run here. */
             sandboxes: number;
+            host?: components["schemas"]["Host"];
+            /** @description New sandboxes are refused, because the memory or the disk of the host is nearly full. */
+            full: boolean;
+            /** @description The expected wait of one more start. */
+            wait_seconds: number;
             pools: components["schemas"]["Pool"][];
+        };
+        /** @description The memory and the disk of the node's host. Absent if they are not known. */
+        Host: {
+            /**
+             * Format: int64
+             * @description In MiB.
+             */
+            memory_mb: number;
+            /**
+             * Format: int64
+             * @description In MiB, with caches that can be reclaimed.
+             */
+            memory_free_mb: number;
+            /**
+             * Format: int64
+             * @description In MiB, of the disk that sandboxes write to.
+             */
+            disk_mb: number;
+            /**
+             * Format: int64
+             * @description In MiB.
+             */
+            disk_free_mb: number;
         };
         ExecuteRequest: {
             /** @description ID or name; one is borrowed when absent. */

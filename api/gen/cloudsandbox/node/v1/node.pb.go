@@ -1809,6 +1809,7 @@ type Pool struct {
 	Hits          int64                  `protobuf:"varint,7,opt,name=hits,proto3" json:"hits,omitempty"`
 	Misses        int64                  `protobuf:"varint,8,opt,name=misses,proto3" json:"misses,omitempty"`
 	Wanted        int64                  `protobuf:"varint,9,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Image         string                 `protobuf:"bytes,10,opt,name=image,proto3" json:"image,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1906,6 +1907,81 @@ func (x *Pool) GetWanted() int64 {
 	return 0
 }
 
+func (x *Pool) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+type HostState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	DiskFree      int64                  `protobuf:"varint,1,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	DiskTotal     int64                  `protobuf:"varint,2,opt,name=disk_total,json=diskTotal,proto3" json:"disk_total,omitempty"`
+	MemoryFree    int64                  `protobuf:"varint,3,opt,name=memory_free,json=memoryFree,proto3" json:"memory_free,omitempty"`
+	MemoryTotal   int64                  `protobuf:"varint,4,opt,name=memory_total,json=memoryTotal,proto3" json:"memory_total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostState) Reset() {
+	*x = HostState{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostState) ProtoMessage() {}
+
+func (x *HostState) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostState.ProtoReflect.Descriptor instead.
+func (*HostState) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *HostState) GetDiskFree() int64 {
+	if x != nil {
+		return x.DiskFree
+	}
+	return 0
+}
+
+func (x *HostState) GetDiskTotal() int64 {
+	if x != nil {
+		return x.DiskTotal
+	}
+	return 0
+}
+
+func (x *HostState) GetMemoryFree() int64 {
+	if x != nil {
+		return x.MemoryFree
+	}
+	return 0
+}
+
+func (x *HostState) GetMemoryTotal() int64 {
+	if x != nil {
+		return x.MemoryTotal
+	}
+	return 0
+}
+
 type StatsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1914,13 +1990,17 @@ type StatsResponse struct {
 	Pools         []*Pool                `protobuf:"bytes,4,rep,name=pools,proto3" json:"pools,omitempty"`
 	Ready         bool                   `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
 	NotReady      []string               `protobuf:"bytes,6,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	Host          *HostState             `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
+	Full          bool                   `protobuf:"varint,8,opt,name=full,proto3" json:"full,omitempty"`
+	Wait          *durationpb.Duration   `protobuf:"bytes,9,opt,name=wait,proto3" json:"wait,omitempty"`
+	Images        []string               `protobuf:"bytes,10,rep,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2012,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2025,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StatsResponse) GetNode() string {
@@ -1990,6 +2070,34 @@ func (x *StatsResponse) GetNotReady() []string {
 	return nil
 }
 
+func (x *StatsResponse) GetHost() *HostState {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *StatsResponse) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetImages() []string {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
 type NetworkLogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -2002,7 +2110,7 @@ type NetworkLogRequest struct {
 
 func (x *NetworkLogRequest) Reset() {
 	*x = NetworkLogRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2122,7 @@ func (x *NetworkLogRequest) String() string {
 func (*NetworkLogRequest) ProtoMessage() {}
 
 func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2135,7 @@ func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogRequest.ProtoReflect.Descriptor instead.
 func (*NetworkLogRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NetworkLogRequest) GetNode() string {
@@ -2076,7 +2184,7 @@ type NetworkDecision struct {
 
 func (x *NetworkDecision) Reset() {
 	*x = NetworkDecision{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2196,7 @@ func (x *NetworkDecision) String() string {
 func (*NetworkDecision) ProtoMessage() {}
 
 func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2209,7 @@ func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkDecision.ProtoReflect.Descriptor instead.
 func (*NetworkDecision) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NetworkDecision) GetSeq() int64 {
@@ -2185,7 +2293,7 @@ type NetworkLogResponse struct {
 
 func (x *NetworkLogResponse) Reset() {
 	*x = NetworkLogResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2305,7 @@ func (x *NetworkLogResponse) String() string {
 func (*NetworkLogResponse) ProtoMessage() {}
 
 func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2318,7 @@ func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogResponse.ProtoReflect.Descriptor instead.
 func (*NetworkLogResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NetworkLogResponse) GetDecisions() []*NetworkDecision {
@@ -2244,7 +2352,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2364,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2377,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateVolumeRequest) GetNode() string {
@@ -2294,7 +2402,7 @@ type CreateVolumeResponse struct {
 
 func (x *CreateVolumeResponse) Reset() {
 	*x = CreateVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2414,7 @@ func (x *CreateVolumeResponse) String() string {
 func (*CreateVolumeResponse) ProtoMessage() {}
 
 func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2427,7 @@ func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 type DeleteVolumeRequest struct {
@@ -2332,7 +2440,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2452,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2465,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeleteVolumeRequest) GetNode() string {
@@ -2382,7 +2490,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2502,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2515,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 type ListVolumesRequest struct {
@@ -2419,7 +2527,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2539,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2552,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListVolumesRequest) GetNode() string {
@@ -2465,7 +2573,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2585,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2598,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *VolumeUse) GetId() string {
@@ -2523,7 +2631,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2643,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2656,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*VolumeUse {
@@ -2570,7 +2678,7 @@ type VolumePath struct {
 
 func (x *VolumePath) Reset() {
 	*x = VolumePath{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2690,7 @@ func (x *VolumePath) String() string {
 func (*VolumePath) ProtoMessage() {}
 
 func (x *VolumePath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2703,7 @@ func (x *VolumePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumePath.ProtoReflect.Descriptor instead.
 func (*VolumePath) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *VolumePath) GetNode() string {
@@ -2637,7 +2745,7 @@ type VolumeFile struct {
 
 func (x *VolumeFile) Reset() {
 	*x = VolumeFile{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +2757,7 @@ func (x *VolumeFile) String() string {
 func (*VolumeFile) ProtoMessage() {}
 
 func (x *VolumeFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2770,7 @@ func (x *VolumeFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFile.ProtoReflect.Descriptor instead.
 func (*VolumeFile) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *VolumeFile) GetPath() string {
@@ -2746,7 +2854,7 @@ type VolumeFileChange struct {
 
 func (x *VolumeFileChange) Reset() {
 	*x = VolumeFileChange{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +2866,7 @@ func (x *VolumeFileChange) String() string {
 func (*VolumeFileChange) ProtoMessage() {}
 
 func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +2879,7 @@ func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFileChange.ProtoReflect.Descriptor instead.
 func (*VolumeFileChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VolumeFileChange) GetUid() uint32 {
@@ -2804,7 +2912,7 @@ type StatVolumeFileRequest struct {
 
 func (x *StatVolumeFileRequest) Reset() {
 	*x = StatVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +2924,7 @@ func (x *StatVolumeFileRequest) String() string {
 func (*StatVolumeFileRequest) ProtoMessage() {}
 
 func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +2937,7 @@ func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StatVolumeFileRequest) GetOf() *VolumePath {
@@ -2848,7 +2956,7 @@ type StatVolumeFileResponse struct {
 
 func (x *StatVolumeFileResponse) Reset() {
 	*x = StatVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +2968,7 @@ func (x *StatVolumeFileResponse) String() string {
 func (*StatVolumeFileResponse) ProtoMessage() {}
 
 func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +2981,7 @@ func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatVolumeFileResponse) GetFile() *VolumeFile {
@@ -2893,7 +3001,7 @@ type ListVolumeFolderRequest struct {
 
 func (x *ListVolumeFolderRequest) Reset() {
 	*x = ListVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3013,7 @@ func (x *ListVolumeFolderRequest) String() string {
 func (*ListVolumeFolderRequest) ProtoMessage() {}
 
 func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3026,7 @@ func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListVolumeFolderRequest) GetOf() *VolumePath {
@@ -2944,7 +3052,7 @@ type ListVolumeFolderResponse struct {
 
 func (x *ListVolumeFolderResponse) Reset() {
 	*x = ListVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2956,7 +3064,7 @@ func (x *ListVolumeFolderResponse) String() string {
 func (*ListVolumeFolderResponse) ProtoMessage() {}
 
 func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2969,7 +3077,7 @@ func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListVolumeFolderResponse) GetFiles() []*VolumeFile {
@@ -2990,7 +3098,7 @@ type MakeVolumeFolderRequest struct {
 
 func (x *MakeVolumeFolderRequest) Reset() {
 	*x = MakeVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3110,7 @@ func (x *MakeVolumeFolderRequest) String() string {
 func (*MakeVolumeFolderRequest) ProtoMessage() {}
 
 func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3123,7 @@ func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *MakeVolumeFolderRequest) GetOf() *VolumePath {
@@ -3048,7 +3156,7 @@ type MakeVolumeFolderResponse struct {
 
 func (x *MakeVolumeFolderResponse) Reset() {
 	*x = MakeVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3168,7 @@ func (x *MakeVolumeFolderResponse) String() string {
 func (*MakeVolumeFolderResponse) ProtoMessage() {}
 
 func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3181,7 @@ func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *MakeVolumeFolderResponse) GetFile() *VolumeFile {
@@ -3093,7 +3201,7 @@ type ChangeVolumeFileRequest struct {
 
 func (x *ChangeVolumeFileRequest) Reset() {
 	*x = ChangeVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3213,7 @@ func (x *ChangeVolumeFileRequest) String() string {
 func (*ChangeVolumeFileRequest) ProtoMessage() {}
 
 func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3226,7 @@ func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ChangeVolumeFileRequest) GetOf() *VolumePath {
@@ -3144,7 +3252,7 @@ type ChangeVolumeFileResponse struct {
 
 func (x *ChangeVolumeFileResponse) Reset() {
 	*x = ChangeVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3264,7 @@ func (x *ChangeVolumeFileResponse) String() string {
 func (*ChangeVolumeFileResponse) ProtoMessage() {}
 
 func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3277,7 @@ func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ChangeVolumeFileResponse) GetFile() *VolumeFile {
@@ -3188,7 +3296,7 @@ type RemoveVolumeFileRequest struct {
 
 func (x *RemoveVolumeFileRequest) Reset() {
 	*x = RemoveVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3308,7 @@ func (x *RemoveVolumeFileRequest) String() string {
 func (*RemoveVolumeFileRequest) ProtoMessage() {}
 
 func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3321,7 @@ func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RemoveVolumeFileRequest) GetOf() *VolumePath {
@@ -3231,7 +3339,7 @@ type RemoveVolumeFileResponse struct {
 
 func (x *RemoveVolumeFileResponse) Reset() {
 	*x = RemoveVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3243,7 +3351,7 @@ func (x *RemoveVolumeFileResponse) String() string {
 func (*RemoveVolumeFileResponse) ProtoMessage() {}
 
 func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3256,7 +3364,7 @@ func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 var File_cloudsandbox_node_v1_node_proto protoreflect.FileDescriptor
@@ -3388,7 +3496,7 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
 	"\x05build\x18\x03 \x01(\tR\x05build\x12\x14\n" +
-	"\x05pause\x18\x04 \x01(\bR\x05pause\"\xf0\x01\n" +
+	"\x05pause\x18\x04 \x01(\bR\x05pause\"\x86\x02\n" +
 	"\x04Pool\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x124\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x12\n" +
@@ -3398,14 +3506,28 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x03max\x18\x06 \x01(\x03R\x03max\x12\x12\n" +
 	"\x04hits\x18\a \x01(\x03R\x04hits\x12\x16\n" +
 	"\x06misses\x18\b \x01(\x03R\x06misses\x12\x16\n" +
-	"\x06wanted\x18\t \x01(\x03R\x06wanted\"\xd6\x01\n" +
+	"\x06wanted\x18\t \x01(\x03R\x06wanted\x12\x14\n" +
+	"\x05image\x18\n" +
+	" \x01(\tR\x05image\"\x8b\x01\n" +
+	"\tHostState\x12\x1b\n" +
+	"\tdisk_free\x18\x01 \x01(\x03R\bdiskFree\x12\x1d\n" +
+	"\n" +
+	"disk_total\x18\x02 \x01(\x03R\tdiskTotal\x12\x1f\n" +
+	"\vmemory_free\x18\x03 \x01(\x03R\n" +
+	"memoryFree\x12!\n" +
+	"\fmemory_total\x18\x04 \x01(\x03R\vmemoryTotal\"\xe6\x02\n" +
 	"\rStatsResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x126\n" +
 	"\x06engine\x18\x02 \x01(\v2\x1e.cloudsandbox.node.v1.FeaturesR\x06engine\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x03R\x05bound\x120\n" +
 	"\x05pools\x18\x04 \x03(\v2\x1a.cloudsandbox.node.v1.PoolR\x05pools\x12\x14\n" +
 	"\x05ready\x18\x05 \x01(\bR\x05ready\x12\x1b\n" +
-	"\tnot_ready\x18\x06 \x03(\tR\bnotReady\"w\n" +
+	"\tnot_ready\x18\x06 \x03(\tR\bnotReady\x123\n" +
+	"\x04host\x18\a \x01(\v2\x1f.cloudsandbox.node.v1.HostStateR\x04host\x12\x12\n" +
+	"\x04full\x18\b \x01(\bR\x04full\x12-\n" +
+	"\x04wait\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x16\n" +
+	"\x06images\x18\n" +
+	" \x03(\tR\x06images\"w\n" +
 	"\x11NetworkLogRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1d\n" +
@@ -3527,7 +3649,7 @@ func file_cloudsandbox_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_node_v1_node_proto_rawDescData
 }
 
-var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*Binding)(nil),                  // 0: cloudsandbox.node.v1.Binding
 	(*VolumeBinding)(nil),            // 1: cloudsandbox.node.v1.VolumeBinding
@@ -3560,122 +3682,125 @@ var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*StatsRequest)(nil),             // 28: cloudsandbox.node.v1.StatsRequest
 	(*Features)(nil),                 // 29: cloudsandbox.node.v1.Features
 	(*Pool)(nil),                     // 30: cloudsandbox.node.v1.Pool
-	(*StatsResponse)(nil),            // 31: cloudsandbox.node.v1.StatsResponse
-	(*NetworkLogRequest)(nil),        // 32: cloudsandbox.node.v1.NetworkLogRequest
-	(*NetworkDecision)(nil),          // 33: cloudsandbox.node.v1.NetworkDecision
-	(*NetworkLogResponse)(nil),       // 34: cloudsandbox.node.v1.NetworkLogResponse
-	(*CreateVolumeRequest)(nil),      // 35: cloudsandbox.node.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),     // 36: cloudsandbox.node.v1.CreateVolumeResponse
-	(*DeleteVolumeRequest)(nil),      // 37: cloudsandbox.node.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),     // 38: cloudsandbox.node.v1.DeleteVolumeResponse
-	(*ListVolumesRequest)(nil),       // 39: cloudsandbox.node.v1.ListVolumesRequest
-	(*VolumeUse)(nil),                // 40: cloudsandbox.node.v1.VolumeUse
-	(*ListVolumesResponse)(nil),      // 41: cloudsandbox.node.v1.ListVolumesResponse
-	(*VolumePath)(nil),               // 42: cloudsandbox.node.v1.VolumePath
-	(*VolumeFile)(nil),               // 43: cloudsandbox.node.v1.VolumeFile
-	(*VolumeFileChange)(nil),         // 44: cloudsandbox.node.v1.VolumeFileChange
-	(*StatVolumeFileRequest)(nil),    // 45: cloudsandbox.node.v1.StatVolumeFileRequest
-	(*StatVolumeFileResponse)(nil),   // 46: cloudsandbox.node.v1.StatVolumeFileResponse
-	(*ListVolumeFolderRequest)(nil),  // 47: cloudsandbox.node.v1.ListVolumeFolderRequest
-	(*ListVolumeFolderResponse)(nil), // 48: cloudsandbox.node.v1.ListVolumeFolderResponse
-	(*MakeVolumeFolderRequest)(nil),  // 49: cloudsandbox.node.v1.MakeVolumeFolderRequest
-	(*MakeVolumeFolderResponse)(nil), // 50: cloudsandbox.node.v1.MakeVolumeFolderResponse
-	(*ChangeVolumeFileRequest)(nil),  // 51: cloudsandbox.node.v1.ChangeVolumeFileRequest
-	(*ChangeVolumeFileResponse)(nil), // 52: cloudsandbox.node.v1.ChangeVolumeFileResponse
-	(*RemoveVolumeFileRequest)(nil),  // 53: cloudsandbox.node.v1.RemoveVolumeFileRequest
-	(*RemoveVolumeFileResponse)(nil), // 54: cloudsandbox.node.v1.RemoveVolumeFileResponse
-	nil,                              // 55: cloudsandbox.node.v1.Binding.EnvEntry
-	(*v1.Limits)(nil),                // 56: cloudsandbox.session.v1.Limits
-	(*v1.Shape)(nil),                 // 57: cloudsandbox.session.v1.Shape
-	(*durationpb.Duration)(nil),      // 58: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),    // 59: google.protobuf.Timestamp
+	(*HostState)(nil),                // 31: cloudsandbox.node.v1.HostState
+	(*StatsResponse)(nil),            // 32: cloudsandbox.node.v1.StatsResponse
+	(*NetworkLogRequest)(nil),        // 33: cloudsandbox.node.v1.NetworkLogRequest
+	(*NetworkDecision)(nil),          // 34: cloudsandbox.node.v1.NetworkDecision
+	(*NetworkLogResponse)(nil),       // 35: cloudsandbox.node.v1.NetworkLogResponse
+	(*CreateVolumeRequest)(nil),      // 36: cloudsandbox.node.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 37: cloudsandbox.node.v1.CreateVolumeResponse
+	(*DeleteVolumeRequest)(nil),      // 38: cloudsandbox.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 39: cloudsandbox.node.v1.DeleteVolumeResponse
+	(*ListVolumesRequest)(nil),       // 40: cloudsandbox.node.v1.ListVolumesRequest
+	(*VolumeUse)(nil),                // 41: cloudsandbox.node.v1.VolumeUse
+	(*ListVolumesResponse)(nil),      // 42: cloudsandbox.node.v1.ListVolumesResponse
+	(*VolumePath)(nil),               // 43: cloudsandbox.node.v1.VolumePath
+	(*VolumeFile)(nil),               // 44: cloudsandbox.node.v1.VolumeFile
+	(*VolumeFileChange)(nil),         // 45: cloudsandbox.node.v1.VolumeFileChange
+	(*StatVolumeFileRequest)(nil),    // 46: cloudsandbox.node.v1.StatVolumeFileRequest
+	(*StatVolumeFileResponse)(nil),   // 47: cloudsandbox.node.v1.StatVolumeFileResponse
+	(*ListVolumeFolderRequest)(nil),  // 48: cloudsandbox.node.v1.ListVolumeFolderRequest
+	(*ListVolumeFolderResponse)(nil), // 49: cloudsandbox.node.v1.ListVolumeFolderResponse
+	(*MakeVolumeFolderRequest)(nil),  // 50: cloudsandbox.node.v1.MakeVolumeFolderRequest
+	(*MakeVolumeFolderResponse)(nil), // 51: cloudsandbox.node.v1.MakeVolumeFolderResponse
+	(*ChangeVolumeFileRequest)(nil),  // 52: cloudsandbox.node.v1.ChangeVolumeFileRequest
+	(*ChangeVolumeFileResponse)(nil), // 53: cloudsandbox.node.v1.ChangeVolumeFileResponse
+	(*RemoveVolumeFileRequest)(nil),  // 54: cloudsandbox.node.v1.RemoveVolumeFileRequest
+	(*RemoveVolumeFileResponse)(nil), // 55: cloudsandbox.node.v1.RemoveVolumeFileResponse
+	nil,                              // 56: cloudsandbox.node.v1.Binding.EnvEntry
+	(*v1.Limits)(nil),                // 57: cloudsandbox.session.v1.Limits
+	(*v1.Shape)(nil),                 // 58: cloudsandbox.session.v1.Shape
+	(*durationpb.Duration)(nil),      // 59: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),    // 60: google.protobuf.Timestamp
 }
 var file_cloudsandbox_node_v1_node_proto_depIdxs = []int32{
-	55, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
-	56, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
+	56, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
+	57, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
 	3,  // 2: cloudsandbox.node.v1.Binding.secrets:type_name -> cloudsandbox.node.v1.Secrets
 	1,  // 3: cloudsandbox.node.v1.Binding.volumes:type_name -> cloudsandbox.node.v1.VolumeBinding
 	2,  // 4: cloudsandbox.node.v1.VolumeBinding.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
 	4,  // 5: cloudsandbox.node.v1.Secrets.headers:type_name -> cloudsandbox.node.v1.SecretHeader
-	57, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	58, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	0,  // 7: cloudsandbox.node.v1.StartRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	0,  // 8: cloudsandbox.node.v1.UpdateRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	9,  // 9: cloudsandbox.node.v1.SaveRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	57, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
-	57, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	58, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
+	58, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	11, // 12: cloudsandbox.node.v1.SaveFilesResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
 	9,  // 13: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	58, // 14: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	59, // 14: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
 	23, // 15: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
 	9,  // 16: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
 	26, // 17: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
-	57, // 18: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
+	58, // 18: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
 	29, // 19: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
 	30, // 20: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
-	59, // 21: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
-	59, // 22: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
-	33, // 23: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
-	2,  // 24: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
-	40, // 25: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
-	59, // 26: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
-	59, // 27: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
-	59, // 28: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
-	42, // 29: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	43, // 30: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	42, // 31: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	43, // 32: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
-	42, // 33: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	44, // 34: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	43, // 35: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	42, // 36: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	44, // 37: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	43, // 38: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	42, // 39: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	5,  // 40: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
-	7,  // 41: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
-	10, // 42: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
-	12, // 43: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
-	14, // 44: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
-	16, // 45: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
-	18, // 46: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
-	20, // 47: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
-	22, // 48: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
-	28, // 49: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
-	32, // 50: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
-	25, // 51: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
-	35, // 52: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
-	37, // 53: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
-	39, // 54: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
-	45, // 55: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
-	47, // 56: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
-	49, // 57: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
-	51, // 58: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
-	53, // 59: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
-	6,  // 60: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
-	8,  // 61: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
-	11, // 62: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
-	13, // 63: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
-	15, // 64: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
-	17, // 65: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
-	19, // 66: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
-	21, // 67: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
-	24, // 68: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
-	31, // 69: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
-	34, // 70: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
-	27, // 71: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
-	36, // 72: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
-	38, // 73: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
-	41, // 74: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
-	46, // 75: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
-	48, // 76: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
-	50, // 77: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
-	52, // 78: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
-	54, // 79: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
-	60, // [60:80] is the sub-list for method output_type
-	40, // [40:60] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	31, // 21: cloudsandbox.node.v1.StatsResponse.host:type_name -> cloudsandbox.node.v1.HostState
+	59, // 22: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
+	60, // 23: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
+	60, // 24: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
+	34, // 25: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
+	2,  // 26: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	41, // 27: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
+	60, // 28: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
+	60, // 29: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
+	60, // 30: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
+	43, // 31: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	44, // 32: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	43, // 33: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	44, // 34: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
+	43, // 35: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	45, // 36: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	44, // 37: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	43, // 38: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	45, // 39: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	44, // 40: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	43, // 41: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	5,  // 42: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
+	7,  // 43: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
+	10, // 44: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
+	12, // 45: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
+	14, // 46: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
+	16, // 47: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
+	18, // 48: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
+	20, // 49: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
+	22, // 50: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
+	28, // 51: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
+	33, // 52: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
+	25, // 53: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
+	36, // 54: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
+	38, // 55: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
+	40, // 56: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
+	46, // 57: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
+	48, // 58: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
+	50, // 59: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
+	52, // 60: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
+	54, // 61: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
+	6,  // 62: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
+	8,  // 63: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
+	11, // 64: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
+	13, // 65: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
+	15, // 66: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
+	17, // 67: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
+	19, // 68: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
+	21, // 69: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
+	24, // 70: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
+	32, // 71: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
+	35, // 72: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
+	27, // 73: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
+	37, // 74: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
+	39, // 75: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
+	42, // 76: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
+	47, // 77: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
+	49, // 78: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
+	51, // 79: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
+	53, // 80: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
+	55, // 81: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
+	62, // [62:82] is the sub-list for method output_type
+	42, // [42:62] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_node_v1_node_proto_init() }
@@ -3683,14 +3808,14 @@ func file_cloudsandbox_node_v1_node_proto_init() {
 	if File_cloudsandbox_node_v1_node_proto != nil {
 		return
 	}
-	file_cloudsandbox_node_v1_node_proto_msgTypes[44].OneofWrappers = []any{}
+	file_cloudsandbox_node_v1_node_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_node_v1_node_proto_rawDesc), len(file_cloudsandbox_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   56,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
