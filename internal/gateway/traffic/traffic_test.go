@@ -26,7 +26,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// world is one Sandbox whose ports are handlers of the test, behind a Door.
+// world is one Sandbox whose ports are handlers of the test, behind a Proxy.
 type world struct {
 	t     *testing.T
 	id    string
@@ -76,7 +76,7 @@ func (w *world) wake(_ context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, er
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, id: sandbox.NewSandboxID(), state: sandbox.Running, boot: 1, ports: map[uint16]string{}}
 	w.listen(sandbox.GuestPort, http.NotFoundHandler())
-	door := traffic.New(traffic.Config{
+	proxy := traffic.New(traffic.Config{
 		Records: w, Nodes: w, Enter: w.enter, Use: func(context.Context, string) {}, Wake: w.wake,
 		Forward: func(_ context.Context, conn net.Conn, port uint16) (net.Conn, error) {
 			conn.Close()
@@ -90,14 +90,14 @@ func newWorld(t *testing.T) *world {
 		OwnToken:    func(token string) bool { return token == ourJWT },
 		Log:         slog.New(slog.DiscardHandler),
 	})
-	t.Cleanup(door.Close)
+	t.Cleanup(proxy.Close)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		to, ok, err := traffic.TargetOf(r, nobodys)
 		if !ok {
 			http.Error(rw, "not for a port", http.StatusTeapot)
 			return
 		}
-		door.Serve(rw, r, to, err)
+		proxy.Serve(rw, r, to, err)
 	}))
 	srv.Config.Protocols = internalrpc.Protocols()
 	srv.Start()

@@ -144,7 +144,7 @@ func heldProcesses(t *testing.T, r *rig) {
 	var told bytes.Buffer
 	telling := &Host{log: slog.New(slog.NewTextHandler(&told, nil))}
 	must(t, signalEach(rpc, id, both[1:], unix.SIGSTOP))
-	telling.letGo(rpc, r.host.boots[id], []int32{30000, both[1]})
+	telling.continueAll(rpc, r.host.boots[id], []int32{30000, both[1]})
 	if !strings.Contains(told.String(), "continuing a process that was stopped for a save failed") {
 		t.Errorf("told %q", told.String())
 	}
