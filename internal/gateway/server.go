@@ -162,18 +162,19 @@ type Config struct {
 // it with the right limits.
 type Server struct {
 	Config
-	api      *rest.API
-	e2b      *e2b.API
-	traffic  *traffic.Proxy
-	limits   *ratelimit.Limiter
-	guests   *execution.Guests
-	services []rpc.Service // of Connect and gRPC
-	metrics  *metrics
-	audit    *auditLog
-	builds   *sandboxbuild.Service
-	mcp      *mcp.Handler
-	memory   *spool.Memory // of large messages in progress
-	mux      *http.ServeMux
+	api        *rest.API
+	e2b        *e2b.API
+	traffic    *traffic.Proxy
+	limits     *ratelimit.Limiter
+	guests     *execution.Guests
+	services   []rpc.Service                   // of Connect and gRPC
+	procedures map[string]*catalogue.Operation // of services, by the URL's path
+	metrics    *metrics
+	audit      *auditLog
+	builds     *sandboxbuild.Service
+	mcp        *mcp.Handler
+	memory     *spool.Memory // of large messages in progress
+	mux        *http.ServeMux
 	// requests are those in progress, on taken-over connections too.
 	requests sync.WaitGroup
 	draining chan struct{} // closed when the shutdown begins
@@ -235,6 +236,7 @@ func New(c Config) *Server {
 		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
 	})
 	s.api.TemplateBuilds = sandboxbuild.Builds{TemplateBuilds: c.TemplateBuilds, Service: s.builds}
+	s.procedures = procedures(unaries(s.api))
 	s.services = rpc.Services(&rpc.API{
 		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.callIdempotently,
 	})
