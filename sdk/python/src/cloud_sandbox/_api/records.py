@@ -19,8 +19,11 @@ from . import fields
 _Record = TypeVar("_Record")
 _Decoder = Callable[[fields.Object, str], object]
 
+
 def _maps(obj: fields.Object, key: str) -> tuple[dict[str, str], ...]:
-    return tuple({name: fields.text(item, name) for name in item} for item in fields.objects(obj, key))
+    return tuple(
+        {name: fields.text(item, name) for name in item} for item in fields.objects(obj, key)
+    )
 
 
 _SIMPLE: Mapping[object, _Decoder] = {
@@ -72,7 +75,7 @@ def _fields(cls: type[object]) -> list[tuple[str, bool, _Decoder]]:
     ]
 
 
-def _decoder(hint: Any) -> _Decoder:
+def _decoder(hint: object) -> _Decoder:
     if get_origin(hint) in (Union, types.UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         if len(kinds) == 1:
