@@ -38,7 +38,7 @@ type world struct {
 	wakes int
 	full  bool              // nothing more may run
 	ports map[uint16]string // addresses that answer
-	opens func()            // called before somebody is told that nothing answers; may be nil
+	opens func()            // called before a client gets the answer that nothing listens; may be nil
 	dials int
 	held  bool // its Tenant is suspended
 
@@ -184,7 +184,7 @@ func (w *world) do(req *http.Request) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// nobodys is what TargetOf asks where no request is the installation's own.
+// nobodys is the argument of TargetOf for an installation without requests of its own.
 func nobodys(*http.Request) bool { return false }
 
 // A request whose headers name envd may be the installation's own; one that names
@@ -277,8 +277,8 @@ func TestPassesThrough(t *testing.T) {
 	}
 }
 
-// What speaks for somebody here is seen by nothing inside; what is theirs is. All
-// forms of real credentials are tried in tests/hostile.
+// Services inside see no credential of this installation, and all of their own. All forms
+// of real credentials are tried in tests/hostile.
 func TestCredentialsStayOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -337,7 +337,8 @@ func TestCredentialsStayOutside(t *testing.T) {
 	}
 }
 
-// A path is not changed: one that shows what speaks for somebody here is refused.
+// A path is never changed. A path that contains a credential of this installation is
+// refused.
 func TestCredentialsInPaths(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -367,7 +368,7 @@ func TestCredentialsInPaths(t *testing.T) {
 	}
 }
 
-// What looks for credentials takes no long time, whatever it is given.
+// The search for credentials is fast for any input.
 func TestCredentialsAreLookedForQuickly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -468,7 +469,7 @@ func browser(r *http.Request) {
 	r.Header.Set("Accept", "text/html,*/*")
 }
 
-// What listens on loopback alone is reached through the Guest.
+// A service that listens on loopback alone is reached through the Guest.
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -562,8 +563,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// What follows the head of an upload that was answered early is never taken for
-// the next request.
+// The body of an upload that was answered early is never taken for the next request.
 func TestEarlyAnswerEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -127,7 +127,7 @@ func (w *world) start(t *testing.T) {
 	})
 }
 
-// restart is what a new process does.
+// restart opens the engine again, as a new process does.
 func (w *world) restart(t *testing.T) {
 	t.Helper()
 	w.stop()
@@ -239,7 +239,7 @@ func TestEngine(t *testing.T) {
 	suite(t, 0, func(e sandbox.Engine) *fake.Engine { return e.(*world).inner }, func(t *testing.T) sandbox.Engine { return open(t, 0) })
 }
 
-// So it does when nothing of what was saved stays on the host.
+// The engine passes the suite also if no saved state stays on the host.
 func TestEngineThatKeepsNothing(t *testing.T) {
 	inner := func(e sandbox.Engine) *fake.Engine { return e.(*evicting).inner }
 	suite(t, 1, inner, func(t *testing.T) sandbox.Engine { return &evicting{open(t, 1), t} })
@@ -366,7 +366,7 @@ func TestCopyEvictAndBringBack(t *testing.T) {
 	}
 }
 
-// The files of a state that somebody removed by hand come back too.
+// Files of a state that were removed by hand are fetched again.
 func TestLostFilesComeBack(t *testing.T) {
 	w := open(t, 0)
 	name := w.save(t, "x", "t")
@@ -395,7 +395,8 @@ func (w *world) copied(t *testing.T, content string) (name string) {
 	return name
 }
 
-// What is damaged on the host is replaced by its copy, once for all who want it.
+// A state that is damaged on the host is replaced by its copy, once for all concurrent
+// starts.
 func TestDamagedFilesComeBack(t *testing.T) {
 	w := open(t, 0)
 	name := w.copied(t, "x")
@@ -492,8 +493,8 @@ func TestLeastUsedGoesFirst(t *testing.T) {
 	}
 }
 
-// What two states of a group have in common is there once, and stays while one of
-// them does; groups share nothing.
+// Content that two states of a group share is stored once, and stays as long as one of
+// them. Groups share nothing.
 func TestSharedWithinAGroup(t *testing.T) {
 	w := open(t, 1)
 	text := strings.Repeat("the same. ", 20_000)
@@ -579,7 +580,7 @@ func TestLargeStates(t *testing.T) {
 	}
 }
 
-// What a copy left that was cut goes with the state, or into the next copy.
+// Blobs of an interrupted copy are deleted with the state, or used by the next copy.
 func TestCutCopies(t *testing.T) {
 	for _, puts := range []int{2, 3, 4} { // the key, two packs, the list
 		w := open(t, 0)
@@ -738,7 +739,7 @@ func (w *world) savedBefore(t *testing.T, contents ...string) (names []string) {
 }
 
 // owner says that states are the tenant's, each as old as it is far from the last,
-// and that others are nobody's.
+// and that other states have no owner.
 func owner(names []string) func(context.Context, string) (replication.Owned, error) {
 	const each = 1 << 20
 	return func(_ context.Context, name string) (replication.Owned, error) {
@@ -750,7 +751,8 @@ func owner(names []string) func(context.Context, string) (replication.Owned, err
 	}
 }
 
-// What was saved before there were copies is copied too, and then is as all else.
+// States that were saved before copying was enabled are copied too, and are then as all
+// others.
 func TestBacklog(t *testing.T) {
 	w := open(t, 0)
 	w.stop()
@@ -799,7 +801,7 @@ func TestBacklogWaits(t *testing.T) {
 	}
 }
 
-// Whose a state is may be asked later.
+// The owner of a state may be looked up later.
 func TestBacklogWithoutOwners(t *testing.T) {
 	w := open(t, 0)
 	w.stop()

@@ -50,8 +50,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// What was built is taken for what is asked for only if nothing about it differs,
-// and for known to come up only if it came up so.
+// An earlier result is used for a build only if nothing differs. It counts as ready only
+// if it came up with the same commands.
 func TestResults(t *testing.T) {
 	steps := []Step{{Type: "RUN", Args: []string{"a"}}, {Type: "RUN", Args: []string{"b"}}}
 	origin := sandbox.Template{Name: "base", Tag: "latest", Version: "image", Shared: true}
@@ -104,7 +104,7 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// What cannot be a step is told with its number.
+// An error about an invalid step has its number.
 func TestRecipeCheck(t *testing.T) {
 	hash := "abababababababababababababababababababababababababababababababab"
 	for name, tt := range map[string]struct {

@@ -63,7 +63,7 @@ func layeredStateWith(t *testing.T, h *Host, layer int64, memory []byte, group s
 	return m
 }
 
-// opens fails the test unless a state is what it was.
+// opens fails the test unless a state is unchanged.
 func opens(t *testing.T, h *Host, m *sentryhost.Manifest, memory []byte) {
 	t.Helper()
 	files, done, err := h.openReady(m)
@@ -122,8 +122,8 @@ func TestChunksOfEarlierVersionsOpen(t *testing.T) {
 	}
 }
 
-// What states of a group have in common is there once, wherever it lies in them;
-// what starts from them is the same.
+// Content that states of a group share is stored once, at any offset. A start from a
+// packed state gets the same content.
 func TestPackedStatesShare(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 2000)
@@ -173,9 +173,9 @@ func TestPackedStatesShare(t *testing.T) {
 	}
 }
 
-// The oldest go first, as far as the cache is too full; those that nobody used
-// for long go anyway.
-func TestTidy(t *testing.T) {
+// The least recently used states are packed first, until the cache is small enough.
+// States unused for long are packed in any case.
+func TestPackOnce(t *testing.T) {
 	h := packHost(t)
 	now := time.Now()
 	var all []*sentryhost.Manifest
@@ -224,7 +224,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// What is damaged is not started from, and not taken for whole when it is packed.
+// No Boot starts from a damaged state, and packing it fails.
 func TestDamagedChunks(t *testing.T) {
 	h := packHost(t)
 	spoilt := stateWith(t, h, pages(9, 50), "t")
@@ -314,7 +314,7 @@ func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 			must(t, h.pack(m.Name))
 			must(t, h.evict(m))
 			opens(t, h, m, memory)
-			// One that could have no copy is gone with its layer.
+			// A state that could have no copy is deleted with its layer.
 			gone := layeredStateWith(t, h, layer, memory, "t")
 			finish = read(h, gone)
 			must(t, h.deleteSaved(gone.Name))
@@ -325,8 +325,8 @@ func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 	}
 }
 
-// What is packed after a chunk was damaged is whole, and so is again what had that
-// chunk before.
+// A state that is packed after a chunk was damaged is whole. So is again each earlier
+// state with that chunk.
 func TestPackingReplacesDamagedChunks(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 300)
