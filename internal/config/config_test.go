@@ -68,7 +68,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"an event unknown", nil, []string{"CLOUD_SANDBOX_WEBHOOK_EVENTS", "sandbox.ended,sandbox.gone"}, []string{`no type of event "sandbox.gone"`, "snapshot.deleted", `"sandbox.*"`}},
 		{"events for no webhooks", nil, []string{"CLOUD_SANDBOX_WEBHOOK_EVENTS", "*"}, []string{"CLOUD_SANDBOX_WEBHOOK_EVENTS: it selects"}},
 		{"ACME for all names", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example,*.a.example"}, []string{"CLOUD_SANDBOX_TLS_ACME", `"*.a.example"`, "DNS challenge", "CLOUD_SANDBOX_TLS_CERT"}},
-		{"ACME for an address", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "192.0.2.1:443"}, []string{`"192.0.2.1:443" is not a public host name`}},
+		{"ACME for an address", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "192.0.2.1:443"}, []string{`"192.0.2.1:443" is not the name of a host`}},
 		{"ACME for no domain", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "localhost"}, []string{`"localhost" is not the name`}},
 		{"ACME for one twice", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example,A.example"}, []string{`"a.example" is listed twice`}},
 		{"ACME beside files", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example", "CLOUD_SANDBOX_TLS_CERT", "/c", "CLOUD_SANDBOX_TLS_KEY", "/k"}, []string{"set one of the two"}},
