@@ -24,14 +24,14 @@ var advised = map[string]string{
 	"internal/node/admission.go: refusal":                        "it never had its turn, and nothing was started",
 	"internal/node/host.go: exhausted":                           "there is no room, and nothing was started",
 	"internal/node/port.go: porter":                              "nothing was read or written",
-	"internal/snapshot/offload/fetch.go: tellFetch":              "nothing was started without the saved state",
+	"internal/snapshot/replication/fetch.go: tellFetch":          "nothing was started without the saved state",
 	"internal/rpc/rpc.go: away":                                  "broken takes it back, unless the other end was not reached",
 	"internal/rpc/leader.go: errStandby":                         "asked before the call begins",
 	"internal/scheduler/place.go: Place":                         "no node was asked",
 	"internal/engine/gvisor/sentryhost/server/heap.go: noMemory": "asked before a save or load begins",
 	"internal/execution/spool/memory.go: tooMuch":                "reads have no effect, and Begun takes it back from the rest",
 	"internal/execution/spool/spool.go: Enter":                   "asked before the execution begins",
-	"internal/template/steps/steps.go: tooMany":                  "the build was not taken",
+	"internal/template/sandboxbuild/service.go: tooMany":         "the build was not taken",
 
 	// These pass on what another has said.
 	"internal/template/builder/protocol.go: err": "passed on",

@@ -69,10 +69,10 @@ func within(path string, trees ...string) bool {
 
 var (
 	roles   = []string{"internal/gateway", "internal/session", "internal/scheduler", "internal/node"}
-	drivers = []string{"internal/engine", "internal/store", "internal/blobs", "internal/template", "internal/snapshot/offload", "internal/volume/disk"}
+	drivers = []string{"internal/engine", "internal/store", "internal/blobs", "internal/template", "internal/snapshot/replication", "internal/volume/disk"}
 	// What is next to a driver and is none: use cases over ports, and formats. They
 	// import no driver either.
-	beside = []string{"internal/template/steps", "internal/template/dockerfile", "internal/template/standin", "internal/template/decompress", "internal/template/room"}
+	beside = []string{"internal/template/sandboxbuild", "internal/template/dockerfile", "internal/template/standin", "internal/template/decompress", "internal/template/uploadlimit"}
 )
 
 func TestImportsPointOneWay(t *testing.T) {

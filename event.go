@@ -95,7 +95,7 @@ type Event struct {
 	Parent    string // ID of the Sandbox that it was forked from, if its record still exists here
 	Build     string // ID of a Template's build
 	Operation string // as AuditEntry.Operation
-	Reason    string // one of the server's own words
+	Reason    string // a fixed word of the server, such as ReasonBootLost
 	// Version is Sandbox.Version. It orders a Sandbox's Events.
 	Version int64
 }

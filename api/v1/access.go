@@ -23,6 +23,29 @@ type Key struct {
 	Secret string `json:"key,omitempty"`
 }
 
+// KeyOf returns the JSON of a record, without the key itself.
+func KeyOf(k sandbox.Key) Key {
+	v := Key{
+		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint, CreatedBy: k.CreatedBy,
+		CreatedAt: Time(k.CreatedAt), ExpiresAt: Time(k.ExpiresAt), LastUsedAt: Time(k.LastUsed()),
+	}
+	if p := k.Previous; p.ValidAt(time.Now()) {
+		v.Previous = &PreviousKey{Hint: p.Hint, ValidUntil: Time(p.Until), LastUsedAt: Time(p.UsedAt)}
+	}
+	return v
+}
+
+// RoleUser is the clients' name for the developer Role.
+const RoleUser = "user"
+
+// RoleName is the clients' name for a Role.
+func RoleName(r sandbox.Role) string {
+	if r == sandbox.RoleDeveloper {
+		return RoleUser
+	}
+	return string(r)
+}
+
 // PreviousKey is the key before the last rotation, while it is still valid.
 type PreviousKey struct {
 	Hint       string    `json:"hint"`
@@ -44,6 +67,11 @@ type Secret struct {
 	UpdatedAt   time.Time `json:"updated_at"`
 }
 
+// SecretOf returns the JSON of a record.
+func SecretOf(s sandbox.Secret) Secret {
+	return Secret{Name: s.Name, Description: s.Description, Hosts: s.Hosts, CreatedAt: Time(s.CreatedAt), UpdatedAt: Time(s.UpdatedAt)}
+}
+
 // Secrets are all secrets of a tenant, by name.
 type Secrets struct {
 	Secrets []Secret `json:"secrets"`
@@ -63,6 +91,14 @@ type User struct {
 	LastSeenAt time.Time `json:"last_seen_at,omitzero"` // zero: never
 }
 
+// UserOf returns the JSON of a record.
+func UserOf(u sandbox.User) User {
+	return User{
+		ID: u.ID, Name: u.Name, Email: u.Email, Role: RoleName(u.Role()), RoleGiven: u.Given != "", State: string(u.State),
+		Source: string(u.Source), Issuer: u.Issuer, CreatedAt: Time(u.CreatedAt), LastSeenAt: Time(u.SeenAt),
+	}
+}
+
 // Users is a page of a list.
 type Users struct {
 	Users []User `json:"users"`
@@ -78,6 +114,17 @@ type Tenant struct {
 	CreatedAt time.Time     `json:"created_at"`
 	Suspended *Suspension   `json:"suspended,omitempty"` // nil: not suspended
 	Quota     *TenantLimits `json:"quota,omitempty"`     // nil in lists
+}
+
+// TenantOf returns the JSON of a record, without the quota.
+func TenantOf(t sandbox.Tenant) Tenant {
+	v := Tenant{
+		ID: string(t.ID), Name: t.Name, Parent: string(t.Parent), State: string(t.State()), CreatedAt: Time(t.CreatedAt),
+	}
+	if t.Suspended != nil {
+		v.Suspended = &Suspension{At: Time(t.Suspended.At), Reason: t.Suspended.Reason}
+	}
+	return v
 }
 
 // Suspension is the time and reason of a tenant's suspension.
@@ -195,4 +242,17 @@ type AuditEntry struct {
 type AuditEntries struct {
 	Entries []AuditEntry `json:"entries"`
 	Next    string       `json:"next_cursor,omitempty"` // empty: this is the last page
+}
+
+// AuditEntryOf returns the JSON of a record.
+func AuditEntryOf(e sandbox.AuditEntry) AuditEntry {
+	v := AuditEntry{
+		At: Time(e.At), User: e.User, KeyID: e.Key, Operation: e.Operation, Target: e.Target, SandboxID: e.Sandbox,
+		Detail: e.Detail, Remote: e.Remote, RequestID: e.Request, Status: e.Status, Code: e.Code,
+		Outcome: string(e.Outcome()), Hash: e.Hash.String(),
+	}
+	if e.Role != "" {
+		v.Role = RoleName(e.Role)
+	}
+	return v
 }

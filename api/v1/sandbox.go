@@ -49,12 +49,45 @@ type Sandbox struct {
 	Ended        *Ended   `json:"ended,omitempty"` // nil: it has not
 }
 
+// SandboxOf returns the JSON of a record. Its caller may see all of it.
+func SandboxOf(s sandbox.Sandbox) Sandbox {
+	v := Sandbox{
+		ID: s.ID, SessionID: s.ID, Name: s.Name, State: s.State,
+		Template: s.Template, Engine: s.Engine, Shape: ShapeOf(s.Shape),
+		Resources: Limits{CPUs: s.Limits.CPUs, MemoryMB: s.Limits.MemoryBytes >> 20, Pids: s.Limits.Pids, BandwidthMbps: s.Limits.Bandwidth / sandbox.Megabit},
+		Network:   ShownNetwork(s.Network.Enforced()), Ports: PortsOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
+		CreatedAt: Time(s.CreatedAt), StartedAt: Time(s.StartedAt),
+		TimeoutSeconds: s.Timeout.Seconds(), IdleTimeoutSeconds: s.IdleTimeout.Seconds(), Deadline: Time(s.Deadline),
+		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot,
+		CheckpointEverySeconds: s.CheckpointEvery.Seconds(),
+	}
+	if s.Restored.From != "" {
+		lost := s.Restored.Lost.Seconds()
+		v.RestoredFrom, v.LostSeconds = s.Restored.From, &lost
+	}
+	if v.Metadata == nil {
+		v.Metadata = map[string]string{}
+	}
+	if v.OnTimeout == "" {
+		v.OnTimeout = sandbox.OnTimeoutEnd
+	}
+	if s.Ended != nil {
+		v.Ended = &Ended{Cause: s.Ended.Cause, At: Time(s.Ended.At), OutputTail: &s.Ended.OutputTail}
+	}
+	return v
+}
+
 // Shape is the size that a sandbox started with.
 type Shape struct {
 	CPUs     float64 `json:"cpus"`
 	MemoryMB int64   `json:"memory_mb"`
 	DiskMB   int64   `json:"disk_mb"`
 	Pids     int64   `json:"pids"`
+}
+
+// ShapeOf returns the JSON of a Shape.
+func ShapeOf(s sandbox.Shape) Shape {
+	return Shape{CPUs: s.CPUs, MemoryMB: s.MemoryBytes >> 20, DiskMB: s.DiskBytes >> 20, Pids: s.Pids}
 }
 
 // Limits are a sandbox's current limits, within its Shape.
@@ -112,6 +145,15 @@ type Snapshot struct {
 	Current bool `json:"current,omitempty"`
 }
 
+// SnapshotOf returns the JSON of a record.
+func SnapshotOf(s sandbox.Snapshot) Snapshot {
+	return Snapshot{
+		ID: s.ID, SandboxID: s.SandboxID, SessionID: s.SandboxID, ParentID: s.Parent, Name: s.Name, Kept: s.Kept,
+		CreatedAt: Time(s.CreatedAt), SizeBytes: s.Bytes, Memory: s.Memory, Template: s.Template, Shape: ShapeOf(s.Shape),
+		Volumes: mountsOf(s.Volumes), EngineBuild: s.Build, Uses: s.Uses,
+	}
+}
+
 // Snapshots is a page of a list, or the whole history of a sandbox.
 type Snapshots struct {
 	Snapshots []Snapshot `json:"snapshots"`
@@ -139,4 +181,12 @@ type Mount struct {
 	Volume   string `json:"volume"` // its name
 	VolumeID string `json:"volume_id"`
 	Path     string `json:"path"`
+}
+
+func mountsOf(mounts []sandbox.VolumeMount) []Mount {
+	var views []Mount
+	for _, m := range mounts {
+		views = append(views, Mount{Volume: m.Name, VolumeID: m.Volume, Path: m.Path})
+	}
+	return views
 }

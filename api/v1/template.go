@@ -23,6 +23,33 @@ type Template struct {
 	CreatedAt   time.Time         `json:"created_at"`
 }
 
+// TemplateOf returns the JSON of a record.
+func TemplateOf(t sandbox.Template) Template {
+	v := Template{
+		Template: TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: t.Source,
+		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: Time(t.CreatedAt),
+	}
+	if v.Packages == nil {
+		v.Packages = []string{}
+	}
+	if v.Env == nil {
+		v.Env = map[string]string{}
+	}
+	return v
+}
+
+// TemplateName is the name by which sandboxes start from t: NAME, NAME:TAG or
+// NAME@VERSION.
+func TemplateName(t sandbox.Template) string {
+	switch t.Tag {
+	case "":
+		return t.Name + "@" + t.Version
+	case "latest":
+		return t.Name
+	}
+	return t.Name + ":" + t.Tag
+}
+
 // Templates are all templates that the caller can use, by name.
 type Templates struct {
 	Templates []Template `json:"templates"`
@@ -55,6 +82,18 @@ type Build struct {
 	SizeBytes int64              `json:"size_bytes,omitempty"`
 	Cached    bool               `json:"cached"`
 	Error     *BuildFailure      `json:"error,omitempty"` // nil: it did not fail
+}
+
+// BuildOf returns the JSON of a record.
+func BuildOf(b sandbox.TemplateBuild) Build {
+	v := Build{
+		ID: b.ID, Template: b.Template, Source: b.Source, State: b.State, Progress: b.Progress, CreatedAt: Time(b.CreatedAt),
+		StartedAt: Time(b.StartedAt), EndedAt: Time(b.EndedAt), Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
+	}
+	if b.Failure != nil {
+		v.Error = &BuildFailure{Code: b.Failure.Code, Message: b.Failure.Message}
+	}
+	return v
 }
 
 // BuildFailure is the error of a failed build.

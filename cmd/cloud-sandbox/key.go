@@ -85,7 +85,7 @@ func (l localKeys) RevokeKey(ctx context.Context, id string) error {
 
 // keyOf is a Key as the API shows it, with its secret unless that is empty.
 func keyOf(k sandbox.Key, secret string) v1.Key {
-	view := rest.KeyViewOf(k)
+	view := v1.KeyOf(k)
 	view.Secret = secret
 	return view
 }

@@ -59,7 +59,7 @@ func (l localTenants) changed(ctx context.Context, operation string, t sandbox.T
 	if err := l.did(ctx, operation, id, err); err != nil {
 		return view, err
 	}
-	return rest.TenantViewOf(t), nil
+	return v1.TenantOf(t), nil
 }
 
 // Tenants implements cli.Tenants.
@@ -71,7 +71,7 @@ func (l localTenants) Tenants(ctx context.Context, state string) ([]v1.Tenant, e
 			return nil, err
 		}
 		for _, t := range page.Tenants {
-			all = append(all, rest.TenantViewOf(t))
+			all = append(all, v1.TenantOf(t))
 		}
 		if q.Cursor = page.Next; q.Cursor == "" {
 			return all, nil

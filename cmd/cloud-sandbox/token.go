@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
@@ -62,9 +63,9 @@ in the data folder is used.`,
 			}, token)
 		},
 	}
-	create.Flags().StringVar(&tenant, "tenant", "", "tenant that the token speaks for (required)")
+	create.Flags().StringVar(&tenant, "tenant", "", "tenant of the token (required)")
 	create.Flags().StringVar(&user, "user", "operator", "user of the tenant")
-	create.Flags().StringVar(&role, "role", rest.RoleName(sandbox.RoleDeveloper), "viewer, user, admin, owner or operator")
+	create.Flags().StringVar(&role, "role", v1.RoleName(sandbox.RoleDeveloper), "viewer, user, admin, owner or operator")
 	create.Flags().Bool("dev", false, "use the secret of dev mode")
 	_ = create.MarkFlagRequired("tenant")
 	cli.JSONFlag(create)

@@ -15,9 +15,9 @@ import (
 // memory.
 const quietAfter = 2 * time.Minute
 
-// watch lets the Guest sleep when it is idle. It returns the server's ConnState
-// hook: unused memory is freed once, quietAfter the last event, where the runtime
-// would check every two minutes.
+// watch lets the Guest sleep when it is idle. It returns the server's ConnState hook,
+// which frees unused memory once, quietAfter after the last event. The runtime's own
+// checks, every two minutes, would wake an idle Guest, so they are off.
 func watch(g *server.Guest) func(net.Conn, http.ConnState) {
 	neverForceCollections()
 	quiet := time.AfterFunc(quietAfter, debug.FreeOSMemory)

@@ -232,7 +232,7 @@ func TestUnpackDamaged(t *testing.T) {
 	}
 }
 
-// What is packed comes out the same.
+// Files are the same after packing and unpacking.
 func TestPackUnpack(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	if err := (&unpacker{folder: from, done: &copied{}}).all(archive(t, "a=1", "s/b=22", "s/l->../a", "s/e/")); err != nil {
@@ -298,8 +298,8 @@ func TestModeOf(t *testing.T) {
 	}
 }
 
-// Whatever a sandbox sends, nothing is written beside the folder, and no link
-// leads there.
+// For any archive from a sandbox, nothing is written outside of the folder, and no link
+// leads out of it.
 func FuzzUnpack(f *testing.F) {
 	f.Add(archive(f, "d/", "d/f=1", "l->d", "l/x=2").Bytes())
 	f.Add(archive(f, "a->d/..", "../x=1").Bytes())

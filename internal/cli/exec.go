@@ -21,12 +21,7 @@ type execOptions struct {
 	name      string
 }
 
-func (a *app) execCommand() *cobra.Command {
-	o := execOptions{env: pairs{getenv: a.getenv}}
-	cmd := &cobra.Command{
-		Use:   "exec [FLAGS] SANDBOX [--] PROGRAM [ARGUMENT...]",
-		Short: "Run a program in a sandbox",
-		Long: `Run a program in a sandbox and show its output while it runs.
+const execLong = `Run a program in a sandbox and show its output while it runs.
 
 No shell is involved: the program gets each argument unchanged. For pipes and
 variables of the sandbox run a shell: exec SANDBOX bash -c '...'.
@@ -49,7 +44,14 @@ Input that was on its way when a connection broke is sent again, and read once.
 With -t the program has a terminal of the same size as the local one; with -it it gets
 every key as it is typed, Ctrl-C too. It ends with this command.
 
-With --detach it prints the ID of a process that keeps running; see ps, logs and kill.`,
+With --detach it prints the ID of a process that keeps running; see ps, logs and kill.`
+
+func (a *app) execCommand() *cobra.Command {
+	o := execOptions{env: pairs{getenv: a.getenv}}
+	cmd := &cobra.Command{
+		Use:   "exec [FLAGS] SANDBOX [--] PROGRAM [ARGUMENT...]",
+		Short: "Run a program in a sandbox",
+		Long:  execLong,
 		Example: `  cloud-sandbox exec my-agent ls -la /workspace
   cloud-sandbox exec --cwd /tmp my-agent bash -c 'ps aux | wc -l'
   tar c src | cloud-sandbox exec -i my-agent tar x

@@ -45,7 +45,7 @@ func TestDrawTree(t *testing.T) {
 	}
 }
 
-// What fails of several is told, each, and the others are done all the same.
+// Of several snapshots, each failure is reported, and the others are processed.
 func TestSeveralOfWhichSomeFail(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

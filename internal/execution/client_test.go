@@ -74,7 +74,7 @@ func TestRunOverTheWire(t *testing.T) {
 	}
 }
 
-// Whoever leaves ends the program inside, with the real protocol between.
+// A client that leaves ends its program inside, over the real protocol.
 func TestLeavingReachesTheGuest(t *testing.T) {
 	ended := make(chan struct{})
 	guest := overWire(t, func(ctx context.Context, _ *guestv1.RunRequest, s *connect.ServerStream[guestv1.RunResponse]) error {
@@ -133,8 +133,8 @@ func TestHostileGuests(t *testing.T) {
 
 var someCode = execution.Request{Sandbox: "i00000000000000000000", Code: "x", Language: "bash", Timeout: time.Minute}
 
-// What a pause overtook before it was sent is to be repeated: the client lets that
-// pass through.
+// The client passes on the advice to repeat a request that was not sent because of a
+// pause.
 func TestPausedBeforeItWasReached(t *testing.T) {
 	s := execution.NewPausedServiceForTest(func(_ string, dial execution.Dial) execution.Guest { return client.New(client.Dial(dial)) })
 	_, err := s.Run(t.Context(), "t", execution.Request{Sandbox: "i00000000000000000000", Code: "x", Language: "bash", Timeout: time.Second}, nil)

@@ -75,7 +75,7 @@ func TestOutputGoesOnAfterAnyEvent(t *testing.T) {
 	}
 }
 
-// What is kept no more is told, and counted.
+// Output that is no longer kept is reported and counted.
 func TestOutputTellsOfGaps(t *testing.T) {
 	var dropped int64
 	o := newOutput(100, func(e Event) error { dropped += e.Dropped; return nil })

@@ -89,7 +89,7 @@ var someCode = Request{Sandbox: "i00000000000000000000", Code: "x", Language: "b
 
 var errBroken = sandbox.Errorf(sandbox.Unavailable, "connection reset").WithCause(io.ErrUnexpectedEOF)
 
-// What the end of a program means.
+// The end of a program gives the Status of its execution.
 func TestVerdicts(t *testing.T) {
 	for _, tt := range []struct {
 		end    RunEnd
@@ -182,7 +182,7 @@ func TestBrokenConnection(t *testing.T) {
 
 func pauseIt(s *sandbox.Sandbox) { s.State, s.Boot.ID = sandbox.Paused, "" }
 
-// Nobody is told when to repeat a call that may have had an effect.
+// No client is told to repeat a call that may have had an effect.
 func TestNoAdviceOnceBegun(t *testing.T) {
 	full := &sandbox.Error{Code: sandbox.Exhausted, Detail: "too many large answers", RetryAfter: time.Second}
 	unreached := sandbox.Errorf(sandbox.Unavailable, "no way").WithCause(errUnreached)
@@ -327,7 +327,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// What is missing below is not the Sandbox.
+// A missing object below a Sandbox is not reported as a missing Sandbox.
 func TestAbsent(t *testing.T) {
 	missing := sandbox.Errorf(sandbox.NotFound, "no such state")
 	for _, tt := range []struct {

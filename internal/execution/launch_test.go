@@ -70,7 +70,7 @@ func TestLaunchFromAFile(t *testing.T) {
 	}
 }
 
-// What the Sandbox lacks is an error with the list of what it has.
+// An error about a missing language lists the installed ones.
 func TestAbsentLanguages(t *testing.T) {
 	for _, tt := range []struct {
 		language string

@@ -23,7 +23,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// since is what the log says since it had n entries, in short.
+// since returns the entries after the first n, in a short form.
 func (f *fixture) since(n int) (out []string) {
 	f.T.Helper()
 	for _, e := range f.Audit()[n:] {
@@ -32,8 +32,8 @@ func (f *fixture) since(n int) (out []string) {
 	return out
 }
 
-// What may change something stands in the log, and what was refused; what only
-// looks does not.
+// The log has all operations that may change something, and all refused ones. It has no
+// reads.
 func TestWhatIsRecorded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {
@@ -199,8 +199,8 @@ func (a *failingAudit) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (s
 	return a.AuditStore.AppendAudit(ctx, e)
 }
 
-// While the log cannot be written nobody is told of a change, and once that is
-// known nothing changes, by whichever door.
+// While the log cannot be written, no client gets an answer about a change. Once the
+// failure is known, nothing changes by any API.
 func TestNothingChangesUnrecorded(t *testing.T) {
 	t.Parallel()
 	for _, door := range []struct {
@@ -399,8 +399,8 @@ func TestReadAudit(t *testing.T) {
 	}
 }
 
-// Who may not read the log learns nothing, and of another tenant's there is
-// nothing to learn: no entry, no number, no cursor.
+// A caller without the scope learns nothing from the log. No caller learns anything of
+// another tenant's log: no entry, no number, no cursor.
 func TestAuditAttacks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -455,7 +455,7 @@ func TestAuditAttacks(t *testing.T) {
 	}
 }
 
-// What is refused is counted, by reason, from zero.
+// Refusals are counted by reason, from zero.
 func TestRefusalsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) {

@@ -21,7 +21,7 @@ import (
 // betweenOurs are the packages of services that no client of the gateway calls.
 var betweenOurs = []string{"guest", "node", "rpc", "scheduler", "session"}
 
-// Every URL of every door has a row in the catalogue, and every row has a URL.
+// Every URL of every API has a row in the catalogue, and every row has a URL.
 func TestEveryCallHasARow(t *testing.T) {
 	t.Parallel()
 	rows := map[*catalogue.Operation]bool{}
@@ -41,7 +41,7 @@ func TestEveryCallHasARow(t *testing.T) {
 	}
 	for o := range rows {
 		if !bound[o] {
-			t.Errorf("%s has a row, and no door has it", o.Name)
+			t.Errorf("%s has a row, and no API has it", o.Name)
 		}
 	}
 	calls := 0
@@ -174,7 +174,7 @@ func TestBodiesHaveRoom(t *testing.T) {
 	}
 }
 
-// The audit log names what the path of a denied request names, through every door.
+// An entry of a denied request has the target in its path, for every API.
 func TestAuditNamesThePath(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

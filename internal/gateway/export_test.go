@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
 // RouteInfo is a route as tests see it.
@@ -28,7 +29,7 @@ func (s *Server) RouteTable() []RouteInfo {
 }
 
 // Procedures are the calls that have an operation.
-func Procedures() []string { return slices.Collect(maps.Keys(procedures)) }
+func Procedures() []string { return slices.Collect(maps.Keys(procedures(unaries(&rest.API{})))) }
 
 // WithoutSecretField is a copy of an answer as it is stored.
 var WithoutSecretField = withoutSecretField

@@ -113,7 +113,7 @@ func TestSteadyBody(t *testing.T) {
 	})
 }
 
-// What the reader does between reads is not the sender's fault.
+// The time that the reader takes between reads does not count against the sender.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

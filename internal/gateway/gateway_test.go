@@ -90,7 +90,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// page is what a client of a Host gets that accepts a type.
+// page returns the answer to a client that accepts a type and sends a Host.
 func (f *fixture) page(path, host, accept string) string {
 	r := httptest.NewRequest("GET", path, nil)
 	r.Host = host

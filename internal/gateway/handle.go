@@ -133,7 +133,7 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 		w.audit.refuse()
 		s.refused(rt, r, who, refusedScope)
 		if who.Key == "" {
-			return sandbox.Errorf(sandbox.Denied, "this needs the scope %q, which the role %q does not have", scope, rest.RoleName(who.Role))
+			return sandbox.Errorf(sandbox.Denied, "this needs the scope %q, which the role %q does not have", scope, v1.RoleName(who.Role))
 		}
 		return sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", scope)
 	}

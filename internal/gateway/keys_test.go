@@ -79,8 +79,8 @@ func TestKeyRefusals(t *testing.T) {
 	}
 }
 
-// Who has an API key that may mint vouches for its users, each a Tenant of its
-// own below the key's.
+// A client with an API key that may mint tokens vouches for its users. Each is a Tenant
+// of its own below the key's.
 func TestTokensOfKeys(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) { c.Dev = false })
@@ -274,8 +274,8 @@ func TestIdempotencyKeepsNoSecret(t *testing.T) {
 	}
 }
 
-// What another process began and never told the end of is taken over: the
-// Sandbox that it made is the answer.
+// A repeat takes over a request that another process began and did not finish. The
+// Sandbox that the process made is the answer.
 func TestIdempotencyTakeover(t *testing.T) {
 	t.Parallel()
 	for _, state := range []sandbox.State{"", sandbox.Starting, sandbox.Running, sandbox.Ended} {

@@ -74,7 +74,7 @@ func (f *fixture) runs() (waiting, left *atomic.Int32) {
 	return waiting, left
 }
 
-// A tool's calls are those of the API: in the audit log, under their own names.
+// A tool makes calls of the API. The audit log has them under their own names.
 func TestMCPTools(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -128,8 +128,8 @@ func TestMCPRequestID(t *testing.T) {
 	}
 }
 
-// A key with the scope read sees and may use what reads, and the refusal of the rest is
-// that of the API.
+// A key with the scope read sees and may use the tools that read. Other tools are refused
+// as the API refuses their calls.
 func TestMCPScopes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -334,7 +334,8 @@ func TestMCPSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// Who has no credential is told where the identity providers are listed.
+// The answer to a client without a credential says where the identity providers are
+// listed.
 func TestMCPResourceMetadata(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -354,7 +355,7 @@ func TestMCPResourceMetadata(t *testing.T) {
 	}
 }
 
-// What is no message of MCP is refused, and the client is told why.
+// A request that is no message of MCP is refused with the reason.
 func TestMCPRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

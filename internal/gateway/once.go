@@ -84,7 +84,7 @@ func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.
 // effect once. For a unary call it either fills repeated with the answer of an earlier
 // call and returns true, or makes the call with do.
 func (s *Server) callIdempotently(ctx context.Context, c rpc.OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error) {
-	op := procedures[c.Procedure].op
+	op := s.procedures[c.Procedure]
 	if !op.Idempotent {
 		_, err := do(ctx)
 		return false, err

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
-// Through every door each role may call what its row says, and nothing else.
+// Over every API, each role may call the operations that their rows allow, and no other.
 func TestPermissionsOfEveryOperation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -30,7 +30,7 @@ func TestPermissionsOfEveryOperation(t *testing.T) {
 	}
 }
 
-// Nobody makes or revokes a key of a role above their own.
+// No caller makes or revokes a key of a role above its own.
 func TestKeysOfRoles(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// Nobody learns anything of another Tenant's Sandbox, nor does anything to it.
+// No caller learns anything of another Tenant's Sandbox, or changes it.
 func TestE2BOtherTenants(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -104,15 +104,15 @@ func TestEveryRouteHasItsDoor(t *testing.T) {
 	}
 }
 
-// Who asks every route for a Sandbox of another Tenant hears to the byte what
-// there is to hear of one that does not exist.
+// On every route, the answer about a Sandbox of another Tenant is to the byte the answer
+// about one that does not exist.
 func TestOtherTenantsOnEveryRoute(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var v gatewaytest.View
 	f.Do("POST", "/api/v1/sessions", `{"name":"mine"}`).Into(t, 201, &v)
 	f.Token = f.Mint("other")
-	// What a route needs beside the sandbox to look for it.
+	// The fields that a route needs, beside the sandbox, to look for it.
 	needs := map[string]string{
 		"POST /api/v1/sessions/{id}/timeout":     `"timeout_seconds":5`,
 		"POST /api/v1/sessions/{id}/rollback":    `"snapshot_id":"a"`,

@@ -69,8 +69,8 @@ func TestAddressBehindProxies(t *testing.T) {
 	}
 }
 
-// Who is at an address spends nothing of what a key may do from there, and whose
-// credentials are wrong spends what the address may.
+// Requests from an address do not count against the rate limit of a key that is used
+// there. Requests with wrong credentials count against the limit of the address.
 func TestTokenLimitIsTheKeys(t *testing.T) {
 	t.Parallel()
 	rules := ratelimit.Rules{ratelimit.Token: {PerSecond: 0.001, Burst: 5}}
@@ -141,8 +141,7 @@ func TestLimitsBehindAProxy(t *testing.T) {
 	}
 }
 
-// Who reaches this server by https, only a proxy that is trusted says: links and
-// cookies go by that.
+// Only a trusted proxy decides whether a client uses https. Links and cookies follow it.
 func TestSchemeBehindProxies(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -149,7 +149,7 @@ func TestTokenAttacks(t *testing.T) {
 			t.Errorf("%s: %d %s", name, resp.StatusCode, body)
 		}
 	}
-	// One that was good says that it is no longer, by every API.
+	// Every API answers an expired token with a sentence about its end.
 	expired := with("exp", time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC).Unix())
 	for _, path := range []string{"/api/v1/sandbox/acquire", "/sandboxes", "/cloudsandbox.sandbox.v1.SandboxService/Create"} {
 		req, err := http.NewRequest("POST", f.URL+path, strings.NewReader("{}"))

@@ -56,10 +56,7 @@ func (rt route) name() string {
 // routes are the URLs of our own API.
 func (s *Server) routes() []route {
 	a := s.api
-	all := slices.Concat(
-		s.ownRoutes(), accountRoutes(a), sessionRoutes(a), snapshotRoutes(a),
-		runRoutes(a), fileRoutes(a), templateRoutes(a),
-	)
+	all := slices.Concat(s.ownRoutes(), accountRoutes(a), sandboxRoutes(a))
 	for _, u := range unaries(a) {
 		all = append(all, binding{u.method, u.path, u.op, u.do.Answer})
 	}
@@ -114,8 +111,9 @@ func accountRoutes(a *rest.API) []binding {
 	}
 }
 
-// sessionRoutes are Sessions, and the pool in front of them.
-func sessionRoutes(a *rest.API) []binding {
+// sandboxRoutes are Sandboxes, their snapshots, the code, processes and files in them,
+// and the Templates that they start from.
+func sandboxRoutes(a *rest.API) []binding {
 	return []binding{
 		{"GET", "/api/v1/sandbox/stats", catalogue.GetStats, a.Stats},
 		{"GET", "/api/v1/sessions/{id}/network/log", catalogue.ReadNetworkLog, a.NetworkLog},
@@ -124,34 +122,19 @@ func sessionRoutes(a *rest.API) []binding {
 		{"GET", "/api/v1/sessions/{id}/ports/{port}", catalogue.GetPort, a.GetPort},
 		{"PUT", "/api/v1/sessions/{id}/ports/{port}", catalogue.SetPort, a.SetPort},
 		{"POST", "/api/v1/sessions/{id}/ports/{port}/sign", catalogue.SignPort, a.SignPort},
-	}
-}
 
-// snapshotRoutes save and restore Sessions.
-func snapshotRoutes(a *rest.API) []binding {
-	return []binding{
 		{"GET", "/api/v1/snapshots", catalogue.ListSnapshots, a.ListSnapshots},
 		{"POST", "/api/v1/snapshots/import", catalogue.ImportSnapshot, a.ImportSnapshot},
 		{"GET", "/api/v1/snapshots/{id}", catalogue.GetSnapshot, a.GetSnapshot},
 		{"GET", "/api/v1/snapshots/{id}/export", catalogue.ExportSnapshot, a.ExportSnapshot},
 		{"DELETE", "/api/v1/snapshots/{id}", catalogue.DeleteSnapshot, a.DeleteSnapshot},
-	}
-}
 
-// runRoutes run code and processes in a Session.
-func runRoutes(a *rest.API) []binding {
-	return []binding{
 		{"POST", "/api/v1/execute", catalogue.Execute, a.Execute},
 		{"DELETE", "/api/v1/execute", catalogue.EndExecution, a.EndExecution},
 		{"POST", "/api/v1/processes", catalogue.StartProcess, a.StartProcess},
 		{"GET", "/api/v1/processes/{id}/output", catalogue.ReadProcessOutput, a.ReadProcessOutput},
 		{"GET", "/api/v1/processes/{id}/attach", catalogue.AttachProcess, a.AttachProcess},
-	}
-}
 
-// fileRoutes are the files in a Session.
-func fileRoutes(a *rest.API) []binding {
-	return []binding{
 		{"GET", "/api/v1/files", catalogue.ReadFile, a.ReadFile},
 		{"PUT", "/api/v1/files", catalogue.WriteFile, a.WriteFile},
 		{"POST", "/api/v1/files", catalogue.UploadFiles, a.UploadFiles},
@@ -161,12 +144,7 @@ func fileRoutes(a *rest.API) []binding {
 		{"GET", "/api/v1/files/watch", catalogue.WatchFiles, a.WatchFiles},
 		{"POST", "/api/v1/files/sign", catalogue.SignFile, a.SignFile},
 		{"POST", "/api/v1/files/sign/rotate", catalogue.RotateFileKey, a.RotateFileKey},
-	}
-}
 
-// templateRoutes are Templates and their builds.
-func templateRoutes(a *rest.API) []binding {
-	return []binding{
 		{"POST", "/api/v1/templates", catalogue.CreateTemplate, a.CreateTemplate},
 		{"GET", "/api/v1/builds/{id}/log", catalogue.ReadBuildLog, a.ReadBuildLog},
 	}

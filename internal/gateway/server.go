@@ -37,7 +37,7 @@ import (
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/sandboxbuild"
 )
 
 const (
@@ -47,7 +47,7 @@ const (
 	stalledTime = 30 * time.Second // without progress in either direction
 	minRate     = 1 << 10          // bytes a second, the least rate of a body
 	maxPiece    = 32 << 10         // bytes that a client must take in stalledTime
-	lastWords   = 5 * time.Second  // for requests that outlast the drain to say why they end
+	errorGrace  = 5 * time.Second  // for requests that outlast the drain to say why they end
 )
 
 const (
@@ -162,18 +162,19 @@ type Config struct {
 // it with the right limits.
 type Server struct {
 	Config
-	api      *rest.API
-	e2b      *e2b.API
-	traffic  *traffic.Door
-	limits   *ratelimit.Limiter
-	guests   *execution.Guests
-	services []rpc.Service // of Connect and gRPC
-	metrics  *metrics
-	audit    *auditLog
-	builds   *steps.Service
-	mcp      *mcp.Handler
-	memory   *spool.Memory // of large messages in progress
-	mux      *http.ServeMux
+	api        *rest.API
+	e2b        *e2b.API
+	traffic    *traffic.Proxy
+	limits     *ratelimit.Limiter
+	guests     *execution.Guests
+	services   []rpc.Service                   // of Connect and gRPC
+	procedures map[string]*catalogue.Operation // of services, by the URL's path
+	metrics    *metrics
+	audit      *auditLog
+	builds     *sandboxbuild.Service
+	mcp        *mcp.Handler
+	memory     *spool.Memory // of large messages in progress
+	mux        *http.ServeMux
 	// requests are those in progress, on taken-over connections too.
 	requests sync.WaitGroup
 	draining chan struct{} // closed when the shutdown begins
@@ -223,7 +224,7 @@ func New(c Config) *Server {
 		Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
 		Spools: spool.NewBudget(c.Spool, spooled, spooled/4),
 	})
-	s.builds = steps.New(steps.Config{
+	s.builds = sandboxbuild.New(sandboxbuild.Config{
 		Sandboxes: struct {
 			sandbox.Lifecycle
 			sandbox.Snapshots
@@ -234,7 +235,8 @@ func New(c Config) *Server {
 		}{c.Templates, c.TemplateQuota},
 		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
 	})
-	s.api.TemplateBuilds = steps.Builds{TemplateBuilds: c.TemplateBuilds, Steps: s.builds}
+	s.api.TemplateBuilds = sandboxbuild.Builds{TemplateBuilds: c.TemplateBuilds, Service: s.builds}
+	s.procedures = procedures(unaries(s.api))
 	s.services = rpc.Services(&rpc.API{
 		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.callIdempotently,
 	})
@@ -407,7 +409,7 @@ func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 	}
 	s.Log.Warn("the drain timed out; ending the requests that are left")
 	end(errDraining)
-	last, stop := context.WithTimeout(context.Background(), lastWords)
+	last, stop := context.WithTimeout(context.Background(), errorGrace)
 	defer stop()
 	if srv.Shutdown(last) != nil {
 		return srv.Close()

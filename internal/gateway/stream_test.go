@@ -37,10 +37,10 @@ func TestPanicIsLoggedAndHidden(t *testing.T) {
 	}
 }
 
-// Who is refused while they still send hears why: a Guest that answers an upload
-// early and keeps reading, a form whose first part is refused, and who may not send
-// at all, also when the client asked whether to. The connection stays a moment, so
-// that the client has time to read that.
+// A client that is refused while it still sends gets the reason: from a Guest that answers
+// an upload early and keeps reading, for a form whose first part is refused, and without
+// the right to send, also when the client asked before it sent. The connection stays open
+// a moment, so that the client has time to read the answer.
 func TestEarlyAnswerToUpload(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -192,7 +192,8 @@ func TestDrain(t *testing.T) {
 	gatewaytest.LeavesNothing(t, ignore)
 }
 
-// What outlasts the drain is told why, and what it borrowed is given back.
+// A request that is still running after the drain ends with the reason, and its borrowed
+// Sandbox is released.
 func TestDrainEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) { c.Drain = 100 * time.Millisecond })

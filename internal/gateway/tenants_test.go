@@ -28,8 +28,8 @@ func (f *fixture) resumeTenant(tenant string) {
 	f.Operate("PATCH", "/api/v1/tenants/"+url.PathEscape(tenant), `{"state":"active"}`).Into(f.T, 200, new(gatewaytest.TenantView))
 }
 
-// Whatever credential of a suspended tenant, or of one below it, is refused with
-// the same sentence, and of no other.
+// Every credential of a suspended tenant, or of a tenant below it, is refused with the
+// same sentence. Credentials of other tenants are not.
 func TestSuspendedCredentials(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -122,7 +122,7 @@ func TestSuspendedCredentials(t *testing.T) {
 		t.Errorf("events are %+v", told)
 	}
 
-	// Of dev mode: nobody mints for a suspended tenant.
+	// Dev mode mints no token for a suspended tenant.
 	f.suspend("dev:test")
 	if a := f.Plain("POST", "/api/v1/auth/token", `{"user_id":"test","role":"user"}`); a.Status != 403 {
 		t.Errorf("a token for a suspended tenant: %d %s", a.Status, a.Body)

@@ -98,7 +98,7 @@ func mintedBy(minter sandbox.Identity, user, role string) (sandbox.Identity, err
 	}
 	r, err := rest.ParseRole(role)
 	if err == nil && !minter.Role.Gives(r) {
-		err = sandbox.Errorf(sandbox.Denied, "a key of the role %q mints no tokens of the role %q", rest.RoleName(minter.Role), role)
+		err = sandbox.Errorf(sandbox.Denied, "a key of the role %q mints no tokens of the role %q", v1.RoleName(minter.Role), role)
 	}
 	return sandbox.Identity{Tenant: userTenant(string(minter.Tenant)+"/", user), User: user, Person: user, Role: r}, err
 }

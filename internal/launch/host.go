@@ -22,8 +22,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// hostStart bounds the wait for a sentry host to listen: it first recovers the Boots of
-// the one before, and a server does not start without it.
+// hostStart bounds the wait for a new sentry host to listen. It first recovers the Boots
+// of its predecessor. A server does not start without a sentry host.
 const hostStart = time.Minute
 
 const (
@@ -35,7 +35,7 @@ const (
 	killLimit = 10 * time.Second
 )
 
-// builds lists the builds that have left anything.
+// builds lists the builds that have a folder of programs or of a sentry host.
 func (l Layout) builds() []string {
 	var all []string
 	for _, dir := range []string{l.Binaries(), l.path("hosts")} {
@@ -85,8 +85,8 @@ func (l Layout) earlierBoots(ctx context.Context, build string) ([]string, error
 	return bootsOf(ctx, l.HostSocket(build))
 }
 
-// retire ends the sentry host of a build with its pooled Boots, and removes its records,
-// and its programs unless they are needed.
+// retire ends the sentry host of a build and its pooled Boots, and removes the records of
+// the build. It also removes the programs of the build, unless they are needed.
 func (l Layout) retire(ctx context.Context, build string, saved func(context.Context, string) (bool, error)) error {
 	socket := l.HostSocket(build)
 	if _, err := bootsOf(ctx, socket); err == nil {
@@ -176,8 +176,8 @@ func downHost(ctx context.Context, socket string) error {
 }
 
 // startHost starts the sentry host of a build, detached, with a folder of saved states,
-// and waits until it answers. It reuses a running one with that folder, and first ends
-// one with another folder, without its Boots.
+// and waits until it answers. A running one with that folder is reused. One with another
+// folder is ended first, and its Boots live on.
 func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	socket := l.HostSocket(build)
 	if c, err := sentryhost.Dial(ctx, socket, sentryhost.Events{}); err == nil {
@@ -223,7 +223,7 @@ func (l Layout) startHost(ctx context.Context, build, saved string) error {
 // before they listened. Boots live on.
 func (l Layout) endSilent(ctx context.Context, build string) error {
 	if err := ctx.Err(); err != nil {
-		return err // it may answer somebody else
+		return err // ctx has ended, so its silence proves nothing
 	}
 	for _, pid := range hostProcesses(l.HostSocket(build)) {
 		if err := endProcess(ctx, pid, silentGrace); err != nil {
@@ -343,8 +343,8 @@ func (l Layout) keepHost(ctx context.Context, build, saved string, log *slog.Log
 	}
 }
 
-// Down ends every Boot, link shard and sentry host under the data folder. An unused
-// folder is a success.
+// Down ends every Boot, link shard and sentry host under the data folder. It succeeds
+// for a folder that was never used.
 func (l Layout) Down(ctx context.Context) error {
 	var errs []error
 	for _, build := range l.builds() {

@@ -47,7 +47,7 @@ func TestEndProcess(t *testing.T) {
 	}
 }
 
-// Whoever gives up within the grace leaves the process alone from then on.
+// A caller that gives up within the grace leaves the process alone from then on.
 func TestEndProcessGivesUp(t *testing.T) {
 	cmd := startReady(t, "trap '' TERM; echo ready; read -r line")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -61,7 +61,7 @@ func TestEndProcessGivesUp(t *testing.T) {
 }
 
 // startReady runs a script of the shell until it says that it is ready. It reads from
-// a pipe that nobody writes to.
+// a pipe without a writer.
 func startReady(t *testing.T, script string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)

@@ -316,7 +316,7 @@ func ownCopy(l Layout, role string) (string, error) {
 	return path, os.Rename(tmp.Name(), path)
 }
 
-// Inherited is what the launcher passed to the server process.
+// Inherited holds the descriptors and values that the launcher passed to the server.
 type Inherited struct {
 	Listeners  []net.Listener
 	HostSocket string

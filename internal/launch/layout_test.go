@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A new data folder can be entered by those who must, and its parts by nobody
-// else, whatever the umask.
+// With any umask, the users that need a new data folder can enter it, and no other user
+// can enter its parts.
 func TestMakeFolder(t *testing.T) {
 	before := syscall.Umask(0o077) // a careful administrator's
 	defer syscall.Umask(before)

@@ -112,7 +112,7 @@ func TestQueueTellsEachAnotherTime(t *testing.T) {
 	})
 }
 
-// What is kept of those who were refused has bounds, for a Tenant and for all.
+// The places kept for refused requests are bounded, per Tenant and in total.
 func TestQueueKeepsFewPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(queueConfig{slots: 1, maxAhead: 8, maxWait: time.Second})
@@ -179,9 +179,10 @@ func (h *herd) request(t *testing.T, tenant sandbox.TenantID, n int, chance floa
 	h.last = max(h.last, time.Since(began))
 }
 
-// A crowd that obeys is served whole, in the time that its turns take: nobody waits
+// A crowd that obeys is served whole, in the time that its turns take: no client waits
 // for longer than a request lasts, few are refused twice, and the slots are never
-// idle for want of those who were sent away. Who comes meanwhile has its turn soon.
+// idle while refused clients wait to return. A request that arrives meanwhile has its
+// turn soon.
 func TestQueueServesAHerd(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -312,8 +313,8 @@ func TestQueueKnowsDeadlines(t *testing.T) {
 			err := q.enter(ctx, "b")
 			return time.Since(began), err
 		}
-		// Nobody is before the first, but the turn under way takes longer than it was
-		// expected to: there must be time left for its own.
+		// No request is before the first, but the turn under way takes longer than it was
+		// expected to: time must be left for its own.
 		took, err := enter(10 * time.Second)
 		if !errors.Is(err, sandbox.Unavailable) || took != 8*time.Second {
 			t.Errorf("the first was told %v after %v", err, took)
@@ -419,7 +420,7 @@ func (c *customers) visit(tenant sandbox.TenantID, n int, patience, hold time.Du
 
 // Whatever comes and goes: no more than the slots are taken, a Tenant's requests
 // are served in their order, no Tenant has two turns while another waits for
-// one, and nobody is forgotten.
+// one, and no request is forgotten.
 func TestQueueIsFair(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
@@ -469,7 +470,7 @@ func TestQueueIsFair(t *testing.T) {
 	}
 }
 
-// Slots that are reserved keep those of a Tenant with many long turns from another.
+// Reserved slots keep a Tenant with many long turns from blocking another one.
 func TestQueueReserves(t *testing.T) {
 	const a, b, c = sandbox.TenantID("a"), sandbox.TenantID("b"), sandbox.TenantID("c")
 	synctest.Test(t, func(t *testing.T) {
@@ -539,7 +540,7 @@ func TestQueueReserves(t *testing.T) {
 	})
 }
 
-// Places of those who do not come back keep nobody away from a queue that is empty.
+// Places of clients that do not return keep no request out of an empty queue.
 func TestQueueKeepsRoomForWhoIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(queueConfig{slots: 1, maxAhead: 1000, maxWait: 10 * time.Second})

@@ -81,7 +81,7 @@ func (l *leases) give(other string) {
 	l.other = other
 }
 
-// host is what the machine has left.
+// host reports the free resources of the machine.
 type host struct {
 	mu    sync.Mutex
 	state sandbox.HostState
@@ -435,8 +435,8 @@ func TestPoolFollowsDemand(t *testing.T) {
 	})
 }
 
-// Who claims a Boot has the cores: the Pool's keeper reads the state of the host and
-// refills when the claim is over.
+// A claim has the cores to itself: the Pool reads the state of the host and refills only
+// after it.
 func TestClaimLeavesHostAlone(t *testing.T) {
 	in(t, node.PoolConfig{Min: 2, Max: 4}, func(t *testing.T, w *world) {
 		time.Sleep(5 * time.Second)
@@ -538,8 +538,8 @@ func TestPoolGivesMemoryBack(t *testing.T) {
 	})
 }
 
-// Whoever has just claimed gets the cores: a pool is refilled when claims have
-// been bound for a while, or after a bounded wait.
+// A Pool is refilled when claimed Boots have been bound for a while, or after a bounded
+// wait, so that their first commands get the cores.
 func TestRefillsWaitForClaims(t *testing.T) {
 	in(t, node.PoolConfig{Min: 4, Max: 4}, func(t *testing.T, w *world) {
 		synctest.Wait()
@@ -577,8 +577,7 @@ func TestRefillsWaitForClaims(t *testing.T) {
 	})
 }
 
-// Those who find the Pool empty have the cores too, for their starts and first
-// commands.
+// Cold starts get the cores too, for the start and the first command.
 func TestRefillsWaitForColdStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, node.PoolConfig{Min: 2, Max: 4})
@@ -660,8 +659,8 @@ func TestClaimsTakeTurns(t *testing.T) {
 	})
 }
 
-// Who would wait too long for a Boot of the Pool starts cold, and is not refused while
-// there is room for that.
+// A request that would wait too long for a Boot of the Pool starts cold. It is not refused
+// while the host has room for a cold start.
 func TestNoTurnToClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, node.PoolConfig{Min: 8, Max: 8})
@@ -689,8 +688,8 @@ func TestNoTurnToClaim(t *testing.T) {
 	})
 }
 
-// Who waited for a Boot of the Pool until there was no time left for a cold start is
-// refused, and not started to be cut.
+// A request that waited for a Boot of the Pool until no time was left for a cold start is
+// refused. No start begins that its deadline would cut.
 func TestNoTimeAfterAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, node.PoolConfig{Min: 8, Max: 8})
@@ -947,7 +946,7 @@ func TestEndIsToldAfterACrash(t *testing.T) {
 	})
 }
 
-// What dies between the Engine's list and its watch is noticed all the same.
+// The death of a Boot between the Engine's list and its watch is noticed.
 func TestUnwatchedDeathIsNoticed(t *testing.T) {
 	in(t, node.PoolConfig{Min: 1, Max: 1}, func(t *testing.T, w *world) {
 		req := request("t")
@@ -1176,8 +1175,8 @@ func TestNewerStartEndsAnOlderOne(t *testing.T) {
 	})
 }
 
-// What a bound Boot carried is told with whose it is, also for a while after its
-// end.
+// Traffic of a bound Boot is reported with its owner, also for a while after the end of
+// the Boot.
 func TestTrafficOfBoots(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		req := request("t")
@@ -1468,7 +1467,7 @@ func TestHostThatIsFullWaits(t *testing.T) {
 		if codetest.Want(t, "Start beside one that goes on after all", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
 			t.Errorf("it was refused after %v", time.Since(began))
 		}
-		// What was read before one went is not believed.
+		// A reading from before the end of a Boot does not count.
 		if err := w.node.Stop(t.Context(), name, ref.BootID, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -1597,7 +1596,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// What a Template starts is waited for, aside: other starts go on meanwhile.
+// A start waits for the ready command of its Template. Other starts continue meanwhile.
 func TestWaitForReady(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		release := func() {}

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/s3"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/failpoint"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -66,31 +66,31 @@ func (j *joined) openOffload(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	j.offload, err = offload.Open(inner, offload.Config{
+	j.replicas, err = replication.Open(inner, replication.Config{
 		Dir: filepath.Join(j.layout.Server(), "offload"), Blobs: blobs, Keys: j.cfg.Blobs.Keys, DiskBytes: j.cfg.Blobs.DiskBytes,
 		Owner: j.ownerOf, BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
 	})
 	if err != nil {
 		return fmt.Errorf("copies of snapshots: %w", err)
 	}
-	j.boots = j.offload
-	j.registry.MustRegister(&offloadCollector{j.offload, name})
+	j.boots = j.replicas
+	j.registry.MustRegister(&replicationCollector{j.replicas, name})
 	return nil
 }
 
 // ownerOf returns the owner of a saved state.
-func (j *joined) ownerOf(ctx context.Context, name string) (offload.Owned, error) {
+func (j *joined) ownerOf(ctx context.Context, name string) (replication.Owned, error) {
 	snap, err := j.store.SnapshotByID(ctx, name)
 	if err == nil && snap.State != sandbox.SnapshotReady {
 		err = sandbox.Errorf(sandbox.NotFound, "the snapshot is not ready")
 	}
-	return offload.Owned{Group: string(snap.Tenant), Bytes: snap.Bytes, At: snap.CreatedAt}, err
+	return replication.Owned{Group: string(snap.Tenant), Bytes: snap.Bytes, At: snap.CreatedAt}, err
 }
 
 // startOffload starts snapshot replication, if configured.
 func (j *joined) startOffload(parts *run.Parts) {
-	if j.offload != nil {
-		parts.Start("copies of snapshots", ended(j.offload.Run))
+	if j.replicas != nil {
+		parts.Start("copies of snapshots", ended(j.replicas.Run))
 	}
 }
 
@@ -107,19 +107,19 @@ var (
 	copyReachDesc = prometheus.NewDesc("cloud_sandbox_blobs_reachable", "Whether the last request to the blob store succeeded.", nodeLabels, nil)
 )
 
-// offloadCollector reads replication metrics.
-type offloadCollector struct {
-	engine *offload.Engine
+// replicationCollector reads replication metrics.
+type replicationCollector struct {
+	engine *replication.Engine
 	name   string
 }
 
-func (c *offloadCollector) Describe(ch chan<- *prometheus.Desc) {
+func (c *replicationCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{copiesDesc, copyHealDesc, copyBytesDesc, copyWaitDesc, copyLateDesc, copyLateBytes, copyWhereDesc, copyHereDesc, copyKeysDesc, copyReachDesc} {
 		ch <- d
 	}
 }
 
-func (c *offloadCollector) Collect(ch chan<- prometheus.Metric) {
+func (c *replicationCollector) Collect(ch chan<- prometheus.Metric) {
 	s := c.engine.Stats()
 	count := func(desc *prometheus.Desc, n int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{c.name}, labels...)...)

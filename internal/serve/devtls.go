@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sandboxca"
 )
 
 // devAuthorityName is the authority's name in key derivation from the seed. No Sandbox
@@ -18,11 +18,11 @@ const devAuthorityName = "dev mode"
 // accept *.localhost. The authority, whose certificate is returned in PEM, is the same at
 // each start.
 func devTLS(seed []byte, domain string) (*tls.Config, string, error) {
-	certificate, key, err := authority.New(seed, devAuthorityName)
+	certificate, key, err := sandboxca.New(seed, devAuthorityName)
 	if err != nil {
 		return nil, "", err
 	}
-	a, err := authority.Parse(certificate, key)
+	a, err := sandboxca.Parse(certificate, key)
 	if err != nil {
 		return nil, "", err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
-// shown is what a scrape gets, a line a number: histograms by their count.
+// shown returns the result of a scrape, one line per number; histograms by their count.
 func shown(t *testing.T, reg *prometheus.Registry) string {
 	t.Helper()
 	families, err := reg.Gather()

@@ -19,8 +19,8 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sandboxca"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
@@ -38,7 +38,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/webhook"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
@@ -117,8 +117,8 @@ type joined struct {
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
 	engine    *gvisor.Engine       // of a process that is a Node
-	boots     sandbox.Engine       // engine, or offload around it
-	offload   *offload.Engine      // nil: saved states are kept on the host only
+	boots     sandbox.Engine       // engine, or replicas around it
+	replicas  *replication.Engine  // nil: saved states are kept on the host only
 	points    *failpoint.Points    // nil: off
 	hooks     *webhook.Sender
 	acme      *acme.Certificates // nil: no ACME
@@ -272,7 +272,7 @@ func (j *joined) manager(store sandbox.Store, l *lives, nodes sandbox.Nodes, pla
 		Network: j.cfg.Egress, Engine: "gvisor", StopGrace: stopGrace, NodeGrace: grace, UsageLife: j.cfg.UsageLife, LayerBytes: j.cfg.BuildCache, Log: j.log,
 		AccessToken: func(id string) string { return guest.AccessToken(j.seed, id) },
 		OpenSecret:  j.secrets.Open,
-		Authority:   func(id string) (string, string, error) { return authority.New(j.seed, id) },
+		Authority:   func(id string) (string, string, error) { return sandboxca.New(j.seed, id) },
 		Created:     l.created, OnTransition: l.transition, Survived: l.survived, Event: j.hooks.Queue,
 		Imported: j.templates,
 		OnPruned: func(ctx context.Context, snap sandbox.Snapshot) { auditPruned(ctx, j.store, j.log, snap) },

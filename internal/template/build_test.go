@@ -383,8 +383,8 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// Packages stand in for an image whose registry does not answer if they are what its
-// name says, or the operator allows the difference.
+// Packages stand in for an image whose registry does not answer if their version matches
+// its name, or the operator allows the difference.
 func TestCheckStandIn(t *testing.T) {
 	missing := errors.New("no registry")
 	bookworm := standin.System{Distribution: "debian", Version: "12", Codename: "bookworm", Python: "3.11"}

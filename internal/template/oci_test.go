@@ -141,7 +141,7 @@ func TestImageThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What a Tenant asks for neither runs foreign programs as root nor reads here.
+// A Tenant's build runs no foreign program as root, and reads no file of this machine.
 func TestGuard(t *testing.T) {
 	for name, tt := range map[string]struct {
 		recipe  Recipe

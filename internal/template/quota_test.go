@@ -24,7 +24,7 @@ func noise(seed byte, n int) []byte {
 	return b
 }
 
-// bring puts an image of n bytes into the Store that nobody names.
+// bring puts an image of n bytes without a name into the Store.
 func bring(t *testing.T, s *Store, seed byte, n int) (digest string) {
 	t.Helper()
 	if err := s.makeFolders(); err != nil {
@@ -78,7 +78,7 @@ func TestStoredIsWhatTheDiskGave(t *testing.T) {
 }
 
 // An image counts once for each Tenant that names it, and not where the operator
-// names it too; a removal gives back what nobody needs any more.
+// names it too; a removal frees the images that no Tenant needs any more.
 func TestStoredBytesOfTenants(t *testing.T) {
 	s := newStore(t)
 	use := func(owner sandbox.TenantID, want int64) {
@@ -202,8 +202,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// An image that came by itself is kept within the quota alone, and dropped unless
-// somebody needs it.
+// An image that was imported is kept only within the quota, and dropped unless a Tenant
+// needs it.
 func TestKeepWithinTheQuota(t *testing.T) {
 	s := newStore(t)
 	there := func(digest string) bool {

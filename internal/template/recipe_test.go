@@ -330,7 +330,7 @@ func TestRemoveWhatIsInUse(t *testing.T) {
 	}
 }
 
-// What is read is a plain file name, and reads as the same again.
+// A parsed name is a plain file name, and parses to itself.
 func FuzzParseRef(f *testing.F) {
 	for _, text := range []string{"web", "web:1.2", "web@" + strings.Repeat("0a", 32), "a/b", "web:", "..", "a..b:x", "web:latest"} {
 		f.Add(text)
@@ -350,7 +350,7 @@ func FuzzParseRef(f *testing.F) {
 	})
 }
 
-// Whatever is sent stays inside.
+// The files of any archive stay inside.
 func FuzzArchive(f *testing.F) {
 	needRoot(f)
 	whole := archive(f, file("bin/sh", "#!", 0o755)).Bytes()
@@ -373,7 +373,7 @@ func FuzzArchive(f *testing.F) {
 }
 
 // Names that Tenants make up leave nothing behind when nothing comes of them,
-// and a lock that was taken away keeps nobody out and lets nobody in twice.
+// and a lock that was removed keeps no build out and admits none twice.
 func TestGuardedBuildsLeaveNoFiles(t *testing.T) {
 	needHost(t)
 	b := &Builder{Store: newStore(t), Guard: &Guard{}}

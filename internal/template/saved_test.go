@@ -20,7 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// saved is what `docker save` writes of an image of two layers, the second of which
+// saved returns the output of `docker save` for an image of two layers. The second layer
 // removes a file of the first.
 func saved(t *testing.T, tags ...string) []byte {
 	t.Helper()

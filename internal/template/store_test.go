@@ -485,7 +485,7 @@ func TestCompact(t *testing.T) {
 		remove string
 		left   []Image
 	}{
-		{"first", []Image{first, second, third}}, // nobody finds it, and the others need it
+		{"first", []Image{first, second, third}}, // it has no name, and the others need it
 		{"second", []Image{first, third}},
 		{"third", nil},
 	} {

@@ -23,7 +23,7 @@ type templates struct {
 	Uploads  []string
 	Stored   int64         // that each Tenant has beside its own Templates
 	Quota    sandbox.Quota // of each Tenant
-	// FailReuse is what Reuse returns; nil: it works.
+	// FailReuse is the error of Reuse; nil: it succeeds.
 	FailReuse error
 }
 

@@ -101,7 +101,7 @@ func everyEscape(text string) string {
 	return out.String()
 }
 
-// formsOf are the ways in which somebody may send a credential along.
+// formsOf returns the ways to send a credential.
 func formsOf(secret string) map[string]raw {
 	basic := func(user, password string) string {
 		return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
@@ -180,8 +180,8 @@ func askE2B(t *testing.T, s *rig.Server, key, method, path string, body rig.Body
 	}
 }
 
-// No form of any credential of this installation gets to what listens inside, and
-// what is somebody's own does.
+// No form of any credential of this installation reaches a service inside. Credentials of
+// the service itself do.
 func TestCredentialsStayOutside(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)

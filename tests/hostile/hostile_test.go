@@ -226,8 +226,8 @@ func run(t *testing.T, c *rig.Client, a attack) {
 	}
 }
 
-// A guest that its user stopped holds up nobody but its user: an execution ends
-// in time and a release works.
+// A guest that its user stopped delays only that user: an execution ends in time and a
+// release works.
 func TestStoppedGuest(t *testing.T) {
 	s := shared.Server(t)
 	c := s.Client(t, "stopper")
@@ -337,7 +337,7 @@ func TestRightsInside(t *testing.T) {
 	}
 }
 
-// A sentry is nobody on the host.
+// A sentry runs as the user nobody, without rights on the host.
 func TestRightsOfTheSentry(t *testing.T) {
 	s := shared.Server(t)
 	c := s.Client(t, "sentry")

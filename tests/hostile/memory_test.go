@@ -54,16 +54,16 @@ func resident(t *testing.T, s *rig.Server) int64 {
 	return kib << 10
 }
 
-// Many large answers that nobody reads, of a tenant that asks for all kinds of them
+// Many large answers that no client reads, of a tenant that asks for all kinds of them
 // at once, take disk and not the memory of the server, which has it back soon; a
 // neighbour has quick answers all the time.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	const (
-		// most is what the server may have while it is attacked. The answers have 3 GB.
+		// most bounds the server's memory while it is attacked. The answers have 3 GB.
 		most = 700 << 20
-		// after is what it may have soon after.
+		// after bounds it soon after.
 		after = 300 << 20
-		// quick is how soon the neighbour has its answers.
+		// quick bounds the time of the neighbour's answers.
 		quick = 15 * time.Second
 		full  = 16 << 20
 	)
@@ -156,7 +156,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 	}
 	rig.Within(t, 90*time.Second, "memory that is given back", func() bool { return resident(t, s) < after })
 
-	// Whoever reads gets all of it.
+	// A client that reads gets all of the answer.
 	status, answer, err := attacker.Do("POST", "/api/v1/execute", rig.Body{"sandbox_id": a, "language": "bash", "code": shout, "max_output_bytes": full, "timeout_seconds": 600})
 	var r rig.Result
 	if err == nil && status == 200 {

@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// What is no file is refused by every operation with what is wrong, at once, and
-// nothing that somebody puts there is our failure.
+// Every operation refuses a path that is no file, at once and with the reason. No file of
+// a user makes the server fail.
 func TestOddFiles(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)

@@ -222,8 +222,8 @@ func TestEveryRouteWantsCredentials(t *testing.T) {
 	}
 }
 
-// Who asks any route for another tenant's sandbox, by its ID or its name, hears
-// what there is to hear of one that does not exist, and changes nothing.
+// On every route, the answer about another tenant's sandbox, by ID or name, equals the
+// answer about one that does not exist. Nothing changes.
 func TestOtherTenantsOnEveryRoute(t *testing.T) {
 	s := shared.Server(t)
 	owner, stranger := s.Client(t, "victim"), s.Client(t, "stranger")

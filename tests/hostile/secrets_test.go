@@ -86,7 +86,7 @@ func TestSecretsCannotBeStolen(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", nil, nil)
 	stolen("after it was resumed")
 
-	// Nor does any answer have it, and nobody else can use it.
+	// No answer has it, and no other tenant can use it.
 	for _, path := range []string{"/api/v1/secrets", "/api/v1/sessions/" + id, "/api/v1/sessions", "/api/v1/sessions/" + id + "/network/log"} {
 		if status, raw, err := c.Do("GET", path, nil); err != nil || status != http.StatusOK || bytes.Contains(raw, []byte(last)) {
 			t.Errorf("%s: %d %s %v", path, status, raw, err)

@@ -64,7 +64,7 @@ func TestSuspendedTenantHoldsNothing(t *testing.T) {
 	other.Run(t, theirs, "bash", "true", nil)
 }
 
-// ends is what reading from r comes to.
+// ends returns the error with which reading from r ends.
 func ends(r io.Reader) <-chan error {
 	ended := make(chan error, 1)
 	go func() {

@@ -124,7 +124,7 @@ func TestTunnelsThroughNames(t *testing.T) {
 	}
 	elapsed := time.Since(began).Seconds()
 	heard := float64(a.heard.Load())
-	// What the limits of the resolver let through: a burst, and so much a second.
+	// The limits of the resolver admit a burst, and a number of bytes per second.
 	if most := 16<<10 + 2<<10*elapsed; heard == 0 || heard > most {
 		t.Errorf("%.0f bytes left in names in %.1f s, want at most %.0f", heard, elapsed, most)
 	}

@@ -22,8 +22,8 @@ func as(t *testing.T, s *rig.Server, user, role string) *rig.Client {
 	return c
 }
 
-// Who owns a tenant hears of another's user, on every route that names one, what
-// there is to hear of one that does not exist, and changes nothing.
+// On every route that names a user, an owner gets the same answer about another tenant's
+// user as about one that does not exist. Nothing changes.
 func TestOtherTenantsUsersOnEveryRoute(t *testing.T) {
 	s := shared.Server(t)
 	owner, stranger := as(t, s, "landlord", "owner"), as(t, s, "burglar", "owner")

@@ -114,8 +114,8 @@ conn.close()
 listener.close()
 `
 
-// Who speaks for the volume server of a Sandbox gets to its own volumes, and to
-// nothing else of the node's.
+// An impostor of a Sandbox's volume server reaches the volumes of that Sandbox, and
+// nothing else of the node.
 func TestVolumeServerImpostor(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)

@@ -25,7 +25,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// report is what of a report is drawn.
+// report holds the parts of a report that are drawn.
 type report struct {
 	Machine string    `json:"machine"`
 	At      time.Time `json:"at"`

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// timeline is what ran when on which processor core during one request.
+// timeline records which process ran when on which processor core during one request.
 type timeline struct {
 	Title string  `json:"title"`
 	MS    float64 `json:"ms"`

@@ -263,7 +263,7 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// Whatever a server sends, reading its events ends and does not panic.
+// Reading the events of any server ends and does not panic.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte("event: stdout\ndata: {\"text\":\"a\"}\n\nevent: result\ndata: {}\n\n"))
 	f.Add([]byte("event: error\ndata: {\"error\":{\"code\":\"x\",\"retry_after_seconds\":-1}}\n\n"))

@@ -78,7 +78,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// What is kept is the token that the server takes.
+// The stored token is the one that the server accepts.
 func TestLoginOf(t *testing.T) {
 	ends := time.Now().Add(time.Hour).Truncate(time.Second)
 	token := func(audience ...string) string {

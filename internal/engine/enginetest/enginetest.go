@@ -13,7 +13,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sandboxca"
 )
 
 // Options configure the suite for one Engine.
@@ -398,7 +398,7 @@ func setNetwork(t *testing.T, s *suite) {
 
 func setSecrets(t *testing.T, s *suite) {
 	id := s.start(t)
-	certificate, key, err := authority.New([]byte("a seed"), id)
+	certificate, key, err := sandboxca.New([]byte("a seed"), id)
 	if err != nil {
 		t.Fatal(err)
 	}

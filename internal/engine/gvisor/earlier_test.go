@@ -28,11 +28,11 @@ type hosts struct {
 	// told is told that the earlier one is needed, by true, or not any more.
 	told chan bool
 
-	mu    sync.Mutex
-	lent  []string
-	boots []string       // that starts left
-	fails map[string]int // calls that are not carried out, by method
-	late  map[string]int // calls that are, and fail all the same
+	mu     sync.Mutex
+	shared []string
+	boots  []string       // that starts left
+	fails  map[string]int // calls that are not carried out, by method
+	late   map[string]int // calls that are, and fail all the same
 }
 
 var errFails = sandbox.Errorf(sandbox.Unavailable, "it fails this time")
@@ -124,10 +124,10 @@ func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, er
 		reply = []string{}
 	case sentryhost.MethodHome:
 		reply = sentryhost.HomeReply{Build: earlierBuild}
-	case sentryhost.MethodLend:
-		h.lent = append(h.lent, body.Name)
-	case sentryhost.MethodUnlend:
-		h.lent = slices.DeleteFunc(h.lent, isName)
+	case sentryhost.MethodShareWithEarlier:
+		h.shared = append(h.shared, body.Name)
+	case sentryhost.MethodRevokeFromEarlier:
+		h.shared = slices.DeleteFunc(h.shared, isName)
 	case sentryhost.MethodStart:
 		h.boots = append(h.boots, body.ID) // as one that the server does not hear of
 		return nil, nil, errFails
@@ -144,7 +144,7 @@ func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, er
 
 // left waits until the earlier host is not needed any more, and returns what was left
 // in it and in the engine then.
-func (h *hosts) left(t *testing.T, e *Engine) (lent, boots []string, known int) {
+func (h *hosts) left(t *testing.T, e *Engine) (shared, boots []string, known int) {
 	t.Helper()
 	for _, want := range []bool{true, false} {
 		select {
@@ -160,7 +160,7 @@ func (h *hosts) left(t *testing.T, e *Engine) (lent, boots []string, known int) 
 	defer h.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Clone(h.lent), slices.Clone(h.boots), len(e.boots)
+	return slices.Clone(h.shared), slices.Clone(h.boots), len(e.boots)
 }
 
 // A start in the sentry host of an earlier build that fails, wherever that is and
@@ -173,11 +173,11 @@ func TestFailedStartInAnEarlierBuild(t *testing.T) {
 	}{
 		{name: "the boot does not start"},
 		{name: "it cannot be stopped at once", fails: map[string]int{sentryhost.MethodStop: some}},
-		{name: "the state is not taken back at once", fails: map[string]int{sentryhost.MethodUnlend: some}},
-		{name: "neither is done at once", fails: map[string]int{sentryhost.MethodStop: some, sentryhost.MethodUnlend: some}},
-		{name: "the state is not lent", fails: map[string]int{sentryhost.MethodLend: 1}},
-		{name: "nobody hears that it was", late: map[string]int{sentryhost.MethodLend: 1}},
-		{name: "nor is it taken back at once", late: map[string]int{sentryhost.MethodLend: 1}, fails: map[string]int{sentryhost.MethodUnlend: 1}},
+		{name: "the state is not taken back at once", fails: map[string]int{sentryhost.MethodRevokeFromEarlier: some}},
+		{name: "neither is done at once", fails: map[string]int{sentryhost.MethodStop: some, sentryhost.MethodRevokeFromEarlier: some}},
+		{name: "the state is not shared", fails: map[string]int{sentryhost.MethodShareWithEarlier: 1}},
+		{name: "nobody hears that it was", late: map[string]int{sentryhost.MethodShareWithEarlier: 1}},
+		{name: "nor is it taken back at once", late: map[string]int{sentryhost.MethodShareWithEarlier: 1}, fails: map[string]int{sentryhost.MethodRevokeFromEarlier: 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -195,8 +195,8 @@ func TestFailedStartInAnEarlierBuild(t *testing.T) {
 			if err := e.Start(t.Context(), id, spec); !errors.Is(err, sandbox.Unavailable) {
 				t.Errorf("Start = %v", err)
 			}
-			if lent, boots, known := h.left(t, e); len(lent)+len(boots)+known > 0 {
-				t.Errorf("left are the states %v, the boots %v, and %d in the engine", lent, boots, known)
+			if shared, boots, known := h.left(t, e); len(shared)+len(boots)+known > 0 {
+				t.Errorf("left are the states %v, the boots %v, and %d in the engine", shared, boots, known)
 			}
 			if err := e.Close(); err != nil {
 				t.Error(err)
@@ -207,7 +207,7 @@ func TestFailedStartInAnEarlierBuild(t *testing.T) {
 
 // What could not be taken back at once is not taken from the start that needs it by
 // then.
-func TestLentAgain(t *testing.T) {
+func TestSharedAgain(t *testing.T) {
 	h := newHosts(t)
 	e, err := Open(t.Context(), h.cfg)
 	if err != nil {
@@ -215,13 +215,13 @@ func TestLentAgain(t *testing.T) {
 	}
 	defer e.Close()
 	name := sandbox.NewSnapshotID()
-	lend := func() (*host, func()) {
+	share := func() (*host, func()) {
 		t.Helper()
-		to, unlend, err := e.hostFor(t.Context(), name)
+		to, revoke, err := e.hostFor(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return to, unlend
+		return to, revoke
 	}
 	users := func(want int, of *host) bool {
 		e.mu.Lock()
@@ -231,31 +231,31 @@ func TestLentAgain(t *testing.T) {
 	fail := func(times int) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.fails[sentryhost.MethodUnlend] = times
+		h.fails[sentryhost.MethodRevokeFromEarlier] = times
 	}
-	to, unlend := lend()
+	to, revoke := share()
 	fail(math.MaxInt)
-	unlend()
+	revoke()
 	if !users(2, to) {
-		t.Error("what is lent does not hold the host")
+		t.Error("a shared state does not hold the host")
 	}
-	_, unlend = lend()
+	_, revoke = share()
 	fail(0)
-	for deadline := time.Now().Add(time.Minute); !users(3, to); time.Sleep(time.Millisecond) { // two Boots, and what is lent
+	for deadline := time.Now().Add(time.Minute); !users(3, to); time.Sleep(time.Millisecond) { // two Boots, and the shared state
 		if time.Now().After(deadline) {
 			t.Fatal("the host is not let go")
 		}
 	}
 	h.mu.Lock()
-	if !slices.Contains(h.lent, name) {
+	if !slices.Contains(h.shared, name) {
 		t.Error("it was taken back while a start needs it")
 	}
 	h.mu.Unlock()
-	unlend()
+	revoke()
 	e.release(to)
 	e.release(to) // as Boots that are gone do
-	if lent, _, _ := h.left(t, e); len(lent) > 0 {
-		t.Errorf("%v is still there", lent)
+	if shared, _, _ := h.left(t, e); len(shared) > 0 {
+		t.Errorf("%v is still there", shared)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestCloseWhileUndoing(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.mu.Lock()
-	h.fails[sentryhost.MethodStop], h.fails[sentryhost.MethodUnlend] = math.MaxInt, math.MaxInt
+	h.fails[sentryhost.MethodStop], h.fails[sentryhost.MethodRevokeFromEarlier] = math.MaxInt, math.MaxInt
 	h.mu.Unlock()
 	spec := sandbox.BootSpec{Image: "i", Shape: sandbox.DefaultShape(), From: sandbox.NewSnapshotID()}
 	if err := e.Start(t.Context(), sandbox.NewBootID(), spec); err == nil {
@@ -276,7 +276,7 @@ func TestCloseWhileUndoing(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	if lent, boots, _ := h.left(t, e); len(lent) != 1 || len(boots) != 1 {
-		t.Errorf("left are the states %v and the boots %v", lent, boots)
+	if shared, boots, _ := h.left(t, e); len(shared) != 1 || len(boots) != 1 {
+		t.Errorf("left are the states %v and the boots %v", shared, boots)
 	}
 }

@@ -576,7 +576,7 @@ func (e *Engine) waitForGuest(asker context.Context, id string, b *boot, savedAt
 	})
 	defer guest.Close()
 	for {
-		err := guest.Told(ctx, savedAt)
+		err := guest.NotifyRestored(ctx, savedAt)
 		if err == nil {
 			return nil
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// makeTree makes files of all kinds in the writable layer, and changes what lies
-// below it.
+// makeTree makes files of all kinds in the writable layer, and changes files of the
+// image.
 const makeTree = `set -e
 mkdir -p /workspace/tree/a/b && cd /workspace/tree
 python3 -c "
@@ -30,8 +30,8 @@ ln big hard && ln -s ../nowhere soft && mkfifo pipe && chmod 4751 a/b/7 && touch
 sudo chown 7:8 a/b/9 && sudo rm /etc/issue && sudo rm -r /usr/share/doc/bash && sudo mkdir /usr/share/doc/bash
 sudo sh -c 'echo changed >>/etc/motd; echo new >/usr/share/doc/bash/new'`
 
-// sumTree prints one sum of all that makeTree made, with owners, modes, times
-// and links; sumFiles one without times, which a layer that is saved alone rounds
+// sumTree prints a checksum of the files of makeTree, with owners, modes, times and
+// links. sumFiles leaves times out, because a layer that is saved alone has them rounded
 // to seconds.
 const sumTree = `cd /workspace/tree
 { find . -type f -print0 | sort -z | xargs -0 sha256sum; cat /etc/motd
@@ -39,9 +39,9 @@ find . /usr/share/doc/bash -printf '%p %y %m %U %G %s %T@ %l %n\n' | sort; ls /e
 
 var sumFiles = strings.Replace(sumTree, " %T@", "", 1)
 
-// beginPython starts what is to go on in a Python context: threads, a server and
-// a client that are connected, a transaction, half a file, a file without a
-// name, memory, a child.
+// beginPython sets up state in a Python context that a saved Boot must keep: threads, a
+// server with a connected client, a transaction, half a file, a file without a name,
+// memory and a child.
 const beginPython = `import hashlib, http.client, http.server, os, random, sqlite3, subprocess, threading, time, uuid
 n = 0
 def count():
@@ -93,8 +93,8 @@ const goOnNode = `const before = ticks; while (ticks === before) await new Promi
 // draw prints random numbers of Python and Node.
 const drawPython = "print(random.random(), uuid.uuid4(), os.urandom(4).hex())"
 
-// terminal and stopped are Processes beside the contexts: a shell on a terminal
-// with a job, and one that has stopped itself. They have a PID each.
+// terminal and stopped are the IDs of Processes outside of contexts: a shell on a
+// terminal with a job, and a shell that has stopped itself.
 const terminal, stopped = "#terminalterminal", "#stoppedstopped00"
 
 func beginPrograms(t *testing.T, e sandbox.Engine, id string) {
@@ -112,23 +112,23 @@ func beginPrograms(t *testing.T, e sandbox.Engine, id string) {
 	typed(t, e, id, terminal, "x=41; sleep 1000 & echo begun: $x\n", "begun: 41\r\n")
 	for deadline := time.Now().Add(time.Minute); stateOf(t, e, id, stopped) != "T"; {
 		if time.Now().After(deadline) {
-			t.Fatal("it does not stop")
+			t.Fatal("the process did not stop itself")
 		}
 	}
 }
 
-// programsGoOn checks that the terminal's shell has its variable and its job,
-// that what was stopped is, and that it can go on.
+// programsGoOn checks that the terminal's shell has its variable and its job, and that
+// the stopped Process is still stopped and can be continued.
 func programsGoOn(t *testing.T, e sandbox.Engine, id string) {
 	t.Helper()
 	typed(t, e, id, terminal, "jobs; echo v$((x + 1))\n", "Running                 sleep 1000 &\r\nv42\r\n")
 	if s := stateOf(t, e, id, stopped); s != "T" {
-		t.Errorf("what was stopped is %s", s)
+		t.Errorf("the stopped process is in state %s", s)
 	}
 	g := guestOf(e, id)
 	defer g.Close()
 	if _, err := g.SignalProcess(t.Context(), stopped, 18); err != nil {
-		t.Errorf("let it go on: %v", err)
+		t.Errorf("continue the stopped process: %v", err)
 	}
 	listen(t, e, id, stopped, 0, "went on\n")
 }
@@ -145,7 +145,7 @@ func stateOf(t *testing.T, e sandbox.Engine, id, process string) string {
 	return sh(t, e, id, fmt.Sprintf("sed 's/.*) \\(.\\).*/\\1/' /proc/%d/stat", info.PID))
 }
 
-// typed writes to a Process and reads its output until that has what is wanted.
+// typed writes to a Process and reads its output until it contains want.
 func typed(t *testing.T, e sandbox.Engine, id, process, input, want string) {
 	t.Helper()
 	g := guestOf(e, id)
@@ -163,7 +163,7 @@ func typed(t *testing.T, e sandbox.Engine, id, process, input, want string) {
 
 var errHeard = errors.New("heard")
 
-// listen reads the output of a Process until it has what is wanted.
+// listen reads the output of a Process until it contains want.
 func listen(t *testing.T, e sandbox.Engine, id, process string, from int64, want string) {
 	t.Helper()
 	g := guestOf(e, id)
@@ -185,10 +185,10 @@ func listen(t *testing.T, e sandbox.Engine, id, process string, from int64, want
 	}
 }
 
-// Everything of a Boot goes on in all that start from it: files byte by byte,
-// memory, threads, connections inside, a transaction, terminals with their jobs;
-// what was stopped stays so. Nothing runs before it is let go. Copies draw
-// different numbers.
+// A Boot that starts from a saved one keeps its state: files byte for byte, memory,
+// threads, connections inside, a transaction, and terminals with their jobs. Stopped
+// processes stay stopped. No program runs before Thaw. Copies draw different random
+// numbers.
 func TestAllGoesOn(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
@@ -221,7 +221,7 @@ func TestAllGoesOn(t *testing.T) {
 		}
 		programsGoOn(t, e, id)
 		if got := sh(t, e, id, sumTree); got != sum {
-			t.Errorf("%s: the files are others", what)
+			t.Errorf("%s: the files differ", what)
 		}
 		for _, number := range strings.Fields(python(t, e, id, drawPython) + " " + cell(t, e, id, "javascript", drawNode)) {
 			if other, twice := drawn[number]; twice {
@@ -257,11 +257,11 @@ func TestAllGoesOn(t *testing.T) {
 
 const drawNode = "[Math.random(), require('crypto').randomUUID(), require('crypto').randomBytes(4).toString('hex')].forEach((x) => console.log(x))"
 
-// standsStill checks that no program of the user's runs.
+// standsStill checks that no program of the user runs.
 func standsStill(t *testing.T, e sandbox.Engine, id string) {
 	t.Helper()
 	if counts := strings.Fields(sh(t, e, id, "cat /dev/shm/count; echo; sleep 0.1; cat /dev/shm/count")); len(counts) != 2 || counts[0] != counts[1] {
-		t.Errorf("a program runs before it is let go: %v", counts)
+		t.Errorf("a program runs before Thaw: %v", counts)
 	}
 }
 
@@ -274,8 +274,8 @@ func wallClock(t *testing.T, e sandbox.Engine, id string) {
 	}
 }
 
-// filesGoOn checks that what starts from the files of a Boot has all of them, and
-// none of its processes.
+// filesGoOn checks that a Boot that starts from saved files alone has all files, and no
+// process of the saved Boot.
 func filesGoOn(t *testing.T, e *Engine, id string, spec sandbox.BootSpec) {
 	t.Helper()
 	sum := sh(t, e, id, sumFiles)
@@ -290,7 +290,7 @@ func filesGoOn(t *testing.T, e *Engine, id string, spec sandbox.BootSpec) {
 	}
 	bind(t, e, cold)
 	if got := sh(t, e, cold, sumFiles); got != sum {
-		t.Error("the files are others when they alone were saved")
+		t.Error("the files differ after a save of files alone")
 	}
 	if got := sh(t, e, cold, "cat /workspace/half; ls /dev/shm | wc -l; python3 -c 'import sqlite3; print(list(sqlite3.connect(\"/workspace/db\").execute(\"select x from t\")))'"); got != "first second0\n[(42,)]" {
 		t.Errorf("the files hold %q", got)

@@ -107,7 +107,7 @@ func (h *host) current() *sentryhost.Client {
 }
 
 // greet subscribes to events, and sends our sentry host the cache policy. The sentry host
-// of an earlier build keeps no states: those that an earlier server did not collect are
+// of an earlier build keeps no states: those that an earlier server did not import are
 // deleted.
 func (h *host) greet(ctx context.Context, c *sentryhost.Client) error {
 	if err := c.Watch(ctx); err != nil {
@@ -298,7 +298,7 @@ func (h *host) compare(ctx context.Context, c *sentryhost.Client) error {
 	for id, f := range links {
 		// A sentry host that has a copy ignores another one. A Boot that ends just now
 		// has closed its link; that error is harmless.
-		if err := c.Keep(ctx, id, f); err != nil && ctx.Err() == nil {
+		if err := c.ReturnLink(ctx, id, f); err != nil && ctx.Err() == nil {
 			e.cfg.Log.Info("handing a link to the sentry host failed", telemetry.KeyBoot, id, telemetry.KeyError, err)
 		}
 	}
@@ -408,7 +408,7 @@ func (h *host) share(ctx context.Context, own *sentryhost.Client, name string) (
 	h.engine.holdToo(h)
 	h.sharing.Lock()
 	h.shared[name]++
-	err = own.Lend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
+	err = own.ShareWithEarlier(ctx, sentryhost.EarlierRequest{Name: name, Build: h.build})
 	h.sharing.Unlock()
 	revoke = func() { h.revoke(ctx, name) }
 	if err != nil { // the state may be shared, or be shared yet
@@ -454,7 +454,7 @@ func (h *host) takeBack(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return own.Unlend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
+	return own.RevokeFromEarlier(ctx, sentryhost.EarlierRequest{Name: name, Build: h.build})
 }
 
 // hosts returns the held sentry hosts of earlier builds.

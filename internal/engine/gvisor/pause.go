@@ -82,11 +82,11 @@ func (e *Engine) importSaved(ctx context.Context, h *host, name string) (sandbox
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
-	return own.Collect(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
+	return own.ImportFromEarlier(ctx, sentryhost.EarlierRequest{Name: name, Build: h.build})
 }
 
 // DeleteSaved removes a saved state, first on earlier builds' hosts, where one may exist
-// that was not collected.
+// that was not imported.
 func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	var first error
 	for _, h := range append(e.hosts(), e.own) { // an unreachable one does not block the others

@@ -77,10 +77,10 @@ func (c *Credentials) helper() string {
 		`test "$p$h" = 11 && cat <&3; }; f`
 }
 
-// lend makes git ask for the credentials in req, which runs git with args. Helpers and
+// attach makes git ask for the credentials in req, which runs git with args. Helpers and
 // hooks that the repository or the user configured are disabled, so they cannot see or
 // store the credentials. Nothing outlives the call.
-func (c *Credentials) lend(req *execution.RunRequest, args []string) {
+func (c *Credentials) attach(req *execution.RunRequest, args []string) {
 	req.Args = append([]string{
 		"/bin/sh", "-c", wrapper, "sh", "git", "-c", "core.askPass=", "-c", "credential.helper=", "-c", "credential.helper=" + c.helper(),
 		"-c", "credential.useHttpPath=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0",

@@ -95,7 +95,7 @@ func (r Repo) git(ctx context.Context, c call) (output, error) {
 		req.MaxOutput = maxOutput
 	}
 	if c.secret != nil {
-		c.secret.lend(&req, c.args)
+		c.secret.attach(&req, c.args)
 	}
 	var stdout, stderr bytes.Buffer
 	memory := spool.Gather{Most: req.MaxOutput}

@@ -126,7 +126,7 @@ func (h *here) origin() {
 	h.git("origin.git", "config", "http.receivepack", "true")
 }
 
-// advance pushes another commit to the origin, by somebody else.
+// advance pushes another commit to the origin, from another clone.
 func (h *here) advance(name, content string) {
 	h.t.Helper()
 	if _, err := os.Stat(filepath.Join(h.home, "other")); err != nil {
@@ -372,7 +372,7 @@ func TestCredentials(t *testing.T) {
 	h.origin()
 	srv := h.server(t)
 	ctx := t.Context()
-	// What would keep the password, if it were asked, or told.
+	// Hooks and helpers that would store the password.
 	h.write("hooks/reference-transaction", "#!/bin/sh\ncat <&3 >>'"+h.home+"/leak' 2>/dev/null\nenv >>'"+h.home+"/leak'\n")
 	for _, hook := range []string{"post-checkout", "pre-push", "post-merge"} {
 		h.write("hooks/"+hook, h.read("hooks/reference-transaction"))

@@ -128,7 +128,7 @@ func (r Repo) Pull(ctx context.Context, p Pull) (head Head, updated bool, err er
 	if err := r.idle(ctx); err != nil {
 		return before, false, err
 	}
-	secret, err := r.lendTo(ctx, p.Credentials, remote, false)
+	secret, err := r.credentialsFor(ctx, p.Credentials, remote, false)
 	if err != nil {
 		return before, false, err
 	}
@@ -254,7 +254,7 @@ func (r Repo) Push(ctx context.Context, p Push) (Pushed, error) {
 	if done.Commit, err = r.commit(ctx, done.Branch); err != nil {
 		return done, err
 	}
-	secret, err := r.lendTo(ctx, p.Credentials, done.Remote, true)
+	secret, err := r.credentialsFor(ctx, p.Credentials, done.Remote, true)
 	if err != nil {
 		return done, err
 	}
@@ -283,8 +283,8 @@ func (r Repo) commit(ctx context.Context, branch string) (string, error) {
 	return commit, nil
 }
 
-// lendTo returns credentials for a remote; nil when there are none.
-func (r Repo) lendTo(ctx context.Context, c *Credentials, remote string, push bool) (*Credentials, error) {
+// credentialsFor returns credentials for a remote; nil when there are none.
+func (r Repo) credentialsFor(ctx context.Context, c *Credentials, remote string, push bool) (*Credentials, error) {
 	if c == nil {
 		return nil, nil
 	}

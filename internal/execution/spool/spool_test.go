@@ -23,8 +23,8 @@ func read(t *testing.T, s *Spool) []byte {
 	return all
 }
 
-// What is written comes back, from memory, from the file and across both, and the
-// folder never shows a file.
+// Written bytes are read back, from memory, from the file and across both. The folder
+// never shows a file.
 func TestSpool(t *testing.T) {
 	dir := t.TempDir()
 	b := NewBudget(dir, 8<<20, 4<<20)
@@ -98,7 +98,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Who has no room waits until there is, and not for long.
+// A caller waits for room, for a bounded time.
 func TestEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBudget(t.TempDir(), 100<<20, 20<<20)

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/sandboxbuild"
 )
 
 // Limits of a template.
@@ -40,8 +40,8 @@ type draftBody struct {
 }
 
 // draft converts b.
-func (b *draftBody) draft(who sandbox.Identity) (steps.Draft, error) {
-	var d steps.Draft
+func (b *draftBody) draft(who sandbox.Identity) (sandboxbuild.Draft, error) {
+	var d sandboxbuild.Draft
 	if err := checkTeam(who, b.TeamID); err != nil {
 		return d, err
 	}
@@ -202,8 +202,8 @@ type stepBody struct {
 }
 
 // recipe converts b.
-func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) {
-	r := steps.Recipe{Start: b.StartCmd, Ready: b.ReadyCmd, Force: b.Force}
+func (a *API) recipe(who sandbox.Identity, b *recipeBody) (sandboxbuild.Recipe, error) {
+	r := sandboxbuild.Recipe{Start: b.StartCmd, Ready: b.ReadyCmd, Force: b.Force}
 	var err error
 	switch {
 	case len(b.Registry) > 0 && string(b.Registry) != "null":
@@ -218,7 +218,7 @@ func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) 
 		r.From, err = templateName(who, b.FromTemplate)
 	}
 	for _, s := range b.Steps {
-		r.Steps = append(r.Steps, steps.Step{Type: s.Type, Args: s.Args, Files: s.FilesHash, Force: s.Force})
+		r.Steps = append(r.Steps, sandboxbuild.Step{Type: s.Type, Args: s.Args, Files: s.FilesHash, Force: s.Force})
 	}
 	return r, err
 }
@@ -277,13 +277,13 @@ func buildOf(r *http.Request, who sandbox.Identity) (template, id string, err er
 
 // buildLine is a line of a build's log.
 type buildLine struct {
-	Timestamp string      `json:"timestamp"`
-	Message   string      `json:"message"`
-	Level     steps.Level `json:"level"`
-	Step      string      `json:"step,omitempty"`
+	Timestamp string             `json:"timestamp"`
+	Message   string             `json:"message"`
+	Level     sandboxbuild.Level `json:"level"`
+	Step      string             `json:"step,omitempty"`
 }
 
-func buildLinesOf(lines []steps.Line) []buildLine {
+func buildLinesOf(lines []sandboxbuild.Line) []buildLine {
 	views := make([]buildLine, 0, len(lines))
 	for _, l := range lines {
 		views = append(views, buildLine{timestamp(l.At), l.Text, l.Level, l.Step})
@@ -298,12 +298,12 @@ type buildReason struct {
 }
 
 type buildStatus struct {
-	TemplateID string       `json:"templateID"`
-	BuildID    string       `json:"buildID"`
-	Status     steps.State  `json:"status"`
-	Logs       []string     `json:"logs"`
-	Entries    []buildLine  `json:"logEntries"`
-	Reason     *buildReason `json:"reason,omitempty"`
+	TemplateID string             `json:"templateID"`
+	BuildID    string             `json:"buildID"`
+	Status     sandboxbuild.State `json:"status"`
+	Logs       []string           `json:"logs"`
+	Entries    []buildLine        `json:"logEntries"`
+	Reason     *buildReason       `json:"reason,omitempty"`
 }
 
 const maxBuildLines = 100
@@ -333,7 +333,7 @@ func (a *API) BuildStatus(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		view.Logs = append(view.Logs, l.Message)
 	}
 	if f := b.Failure; f != nil {
-		of := slices.DeleteFunc(slices.Clone(lines), func(l steps.Line) bool { return l.Step != f.Step })
+		of := slices.DeleteFunc(slices.Clone(lines), func(l sandboxbuild.Line) bool { return l.Step != f.Step })
 		view.Reason = &buildReason{Message: f.Message, Step: f.Step, Entries: buildLinesOf(of[max(0, len(of)-maxBuildLines):])}
 	}
 	return rest.Reply(w, http.StatusOK, view)
@@ -341,33 +341,33 @@ func (a *API) BuildStatus(w http.ResponseWriter, r *http.Request, who sandbox.Id
 
 // build is the build in the path, with the lines of its log at a level or above. A
 // missing build is Invalid, as clients of E2B expect.
-func (a *API) build(r *http.Request, who sandbox.Identity, level string) (steps.Build, []steps.Line, error) {
+func (a *API) build(r *http.Request, who sandbox.Identity, level string) (sandboxbuild.Build, []sandboxbuild.Line, error) {
 	if err := checkLevel(level); err != nil {
-		return steps.Build{}, nil, err
+		return sandboxbuild.Build{}, nil, err
 	}
 	name, id, err := buildOf(r, who)
 	if err != nil {
-		return steps.Build{}, nil, err
+		return sandboxbuild.Build{}, nil, err
 	}
 	b, lines, err := a.Builds.Build(who.Tenant, name, id)
 	if errors.Is(err, sandbox.NotFound) {
 		b, err = a.madeBy(r.Context(), who, name, id)
 	}
 	least := slices.Index(levels, level)
-	lines = slices.DeleteFunc(slices.Clone(lines), func(l steps.Line) bool { return slices.Index(levels, string(l.Level)) < least })
+	lines = slices.DeleteFunc(slices.Clone(lines), func(l sandboxbuild.Line) bool { return slices.Index(levels, string(l.Level)) < least })
 	return b, lines, err
 }
 
 // madeBy is a build that is known only by the Template that it made.
-func (a *API) madeBy(ctx context.Context, who sandbox.Identity, name, id string) (steps.Build, error) {
+func (a *API) madeBy(ctx context.Context, who sandbox.Identity, name, id string) (sandboxbuild.Build, error) {
 	own, err := a.own(ctx, who, name)
 	if err != nil && !errors.Is(err, sandbox.NotFound) {
-		return steps.Build{}, err
+		return sandboxbuild.Build{}, err
 	}
 	if slices.ContainsFunc(own, func(t sandbox.Template) bool { return t.Build == id }) {
-		return steps.Build{ID: id, Draft: steps.Draft{Name: name}, State: steps.Ready}, nil
+		return sandboxbuild.Build{ID: id, Draft: sandboxbuild.Draft{Name: name}, State: sandboxbuild.Ready}, nil
 	}
-	return steps.Build{}, sandbox.Errorf(sandbox.Invalid, "no build %.40q of the template %.80q", id, name)
+	return sandboxbuild.Build{}, sandbox.Errorf(sandbox.Invalid, "no build %.40q of the template %.80q", id, name)
 }
 
 // checkLevel allows every level, and no level.

@@ -25,7 +25,7 @@ type e2bBuild struct {
 	Reason                      *struct{ Message, Step string }
 }
 
-// What a build may be called and have.
+// A build request has a name, tags and resources, which are checked.
 func TestE2BBuildRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -59,7 +59,7 @@ func TestE2BBuildRequests(t *testing.T) {
 	}
 }
 
-// What a build is told to do, by whom, and what is told of it.
+// The client that requested a build starts it with a valid recipe, and reads its status.
 func TestE2BBuildStarts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -107,10 +107,10 @@ func TestE2BBuildStarts(t *testing.T) {
 	}
 	foreign, absent := f.E2B(other, "GET", status, ""), f.E2B(other, "GET", strings.Replace(status, d.BuildID, "11111111-1111-1111-1111-111111111111", 1), "")
 	if foreign.Status != 400 || strings.Replace(string(foreign.Body), d.BuildID, "", 1) != strings.Replace(string(absent.Body), "11111111-1111-1111-1111-111111111111", "", 1) {
-		t.Errorf("another tenant's: %s, one that is not there: %s", foreign.Body, absent.Body)
+		t.Errorf("the build of another tenant: %s, an absent one: %s", foreign.Body, absent.Body)
 	}
 	var b e2bBuild
-	for b.Status = "building"; b.Status == "building"; time.Sleep(time.Millisecond) { // the fake of what makes images fails every time
+	for b.Status = "building"; b.Status == "building"; time.Sleep(time.Millisecond) { // the fake template store makes no image
 		f.E2B(key, "GET", status, "").Into(t, 200, &b)
 	}
 	if b.Status != "error" || b.Reason == nil || b.Reason.Step != "finalize" || len(b.Logs) != len(b.LogEntries) || b.LogEntries[0].Message != "[base] FROM base" {
@@ -128,8 +128,8 @@ func TestE2BBuildStarts(t *testing.T) {
 	}
 }
 
-// What is known of builds outlives the server; one that ran when it stopped has
-// failed.
+// Records of builds survive a restart of the server. A build that ran when the server
+// stopped has failed.
 func TestE2BBuildsOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -168,20 +168,20 @@ func TestE2BBuildsOutliveTheServer(t *testing.T) {
 	}
 	next.E2B(key, "GET", "/templates/web/builds/"+lost+"/status", "").Into(t, 200, &is)
 	if is.Status != "error" || is.Reason == nil || !strings.Contains(is.Reason.Message, "the server stopped") {
-		t.Errorf("one that ran: %+v", is)
+		t.Errorf("the build that ran: %+v", is)
 	}
-	told := map[string]sandbox.EventKind{}
+	kinds := map[string]sandbox.EventKind{}
 	for _, e := range next.Server.EndedBuilds(time.Now().Add(-time.Hour)) {
-		told[e.Build] = e.Kind
+		kinds[e.Build] = e.Kind
 	}
-	if len(told) != 2 || told[ended.BuildID] != sandbox.EventTemplateFailed || told[lost] != sandbox.EventTemplateFailed {
-		t.Errorf("told is %v", told)
+	if len(kinds) != 2 || kinds[ended.BuildID] != sandbox.EventTemplateFailed || kinds[lost] != sandbox.EventTemplateFailed {
+		t.Errorf("the events are %v", kinds)
 	}
 	if later := next.Server.EndedBuilds(time.Now().Add(time.Hour)); len(later) != 0 {
-		t.Errorf("later ended %v", later)
+		t.Errorf("events from the future: %v", later)
 	}
 	if a := next.E2B(key, "POST", "/v2/templates/idle/builds/"+waits.BuildID, `{"fromTemplate":"base","steps":[]}`); a.Status != 202 {
-		t.Errorf("one that waits: %d %s", a.Status, a.Body)
+		t.Errorf("the build that waits: %d %s", a.Status, a.Body)
 	}
 	for _, name := range []string{"01234567-0000-4000-8000-000000000000.json", "notes.txt", "half"} {
 		if _, err := os.Stat(filepath.Join(folder, name)); err == nil {
@@ -190,7 +190,7 @@ func TestE2BBuildsOutliveTheServer(t *testing.T) {
 	}
 }
 
-// Files are sent once, by a URL that is good for nothing else.
+// A tenant uploads a file once. The URL for the upload allows nothing else.
 func TestE2BBuildFiles(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -228,12 +228,12 @@ func TestE2BBuildFiles(t *testing.T) {
 		return f.Raw(req).Status
 	}
 	url := ask(key, hash, false)
-	for name, reader := range map[string]string{"a viewer": f.Key("t", sandbox.RoleViewer), "who may only read": f.Key("t", sandbox.RoleDeveloper, sandbox.ScopeRead)} {
+	for name, reader := range map[string]string{"a viewer": f.Key("t", sandbox.RoleViewer), "a key for reading": f.Key("t", sandbox.RoleDeveloper, sandbox.ScopeRead)} {
 		if a := f.E2B(reader, "GET", "/templates/web/files/"+hash, ""); a.Status != 403 {
 			t.Errorf("%s: %d %s", name, a.Status, a.Body)
 		}
 	}
-	// A Sandbox can have the name that stands in the signature.
+	// A Sandbox may have the name that the URL was signed for.
 	if a := f.With("POST", "/api/v1/sessions", `{"name":"templates"}`, "Authorization", "Bearer "+key); a.Status != 201 {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
@@ -254,10 +254,10 @@ func TestE2BBuildFiles(t *testing.T) {
 	ask(key, hash, true)
 	ask(key, second, false)
 	f.E2B(other, "POST", "/v3/templates", `{"name":"web"}`)
-	ask(other, hash, false) // what another sent is not there
+	ask(other, hash, false) // tenants do not share uploads
 }
 
-// Changes of templates, asked for wrongly or of what is not the caller's.
+// Changes of templates fail with wrong input, and for templates of others.
 func TestE2BTemplateChanges(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/sandboxbuild"
 )
 
 // Version is the version of E2B's agent whose services the Guest has: clients choose
@@ -51,7 +51,7 @@ type API struct {
 	PortTokens *signing.Ports
 	Catalog    sandbox.TemplateCatalog
 	Secrets    *secrets.Service
-	Builds     *steps.Service
+	Builds     *sandboxbuild.Service
 	Keys       *keys.Service
 	URLs       *signing.URLs
 	// VolumeFiles accesses files of Volumes, and VolumeTokens sign tokens for them.

@@ -59,7 +59,8 @@ func TestE2BLife(t *testing.T) {
 	}
 }
 
-// Who asks for it has the services inside answer without a token, and keeps that.
+// A client may request that the services inside answer without a token. The choice is
+// kept.
 func TestE2BInsecure(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -533,7 +534,7 @@ func TestE2BSnapshots(t *testing.T) {
 			}
 		}
 	}
-	// Those that have lost their names to later ones are still there.
+	// Snapshots whose names moved to later ones still exist.
 	for _, left := range list("") {
 		if a := f.E2B(key, "DELETE", "/templates/"+url.PathEscape(left.SnapshotID), ""); len(left.Names) != 0 || a.Status != 204 {
 			t.Errorf("left: %+v, deleted: %d %s", left, a.Status, a.Body)
@@ -544,7 +545,7 @@ func TestE2BSnapshots(t *testing.T) {
 	}
 }
 
-// Tags of Snapshots, as those of templates: E2B's "default" is none of ours.
+// Snapshots have tags as templates have. E2B's "default" is not a tag of ours.
 func TestE2BSnapshotTags(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -619,7 +620,7 @@ func TestE2BSnapshotTags(t *testing.T) {
 	}
 }
 
-// What went wrong at the server has E2B's word for it beside the status.
+// Errors of the server have E2B's error code beside the status.
 func TestE2BErrorCodes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -744,7 +745,7 @@ func TestE2BPorts(t *testing.T) {
 		if f.E2B(key, "GET", "/sandboxes/"+sb.SandboxID, "").Into(t, 200, &got); string(got.Network) != tt.shown {
 			t.Errorf("%s: shown as %s", tt.network, got.Network)
 		}
-		// What is said about connections out leaves that alone.
+		// A change of the egress policy does not change the ingress rules.
 		if a := f.E2B(key, "PUT", "/sandboxes/"+sb.SandboxID+"/network", `{}`); a.Status != 204 || f.Sandboxes.Record(sb.SandboxID).Ingress != tt.want {
 			t.Errorf("%s: after a change %d, %s", tt.network, a.Status, f.Sandboxes.Record(sb.SandboxID).Ingress)
 		}
@@ -943,8 +944,8 @@ func TestE2BTransforms(t *testing.T) {
 	}
 }
 
-// Values of headers are shown to those who may change them, and nobody else, wherever
-// a sandbox is shown.
+// Values of headers are shown only to callers that may change them, wherever a sandbox is
+// shown.
 func TestPlainHeadersAreForWriters(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -1181,8 +1182,8 @@ func TestE2BCreatesOnce(t *testing.T) {
 	}
 }
 
-// What is once over REST is once over E2B's API: a repeat gets the first answer, but
-// for the secret of a key, which is kept nowhere.
+// Operations that are idempotent over REST are idempotent over E2B's API. A repeat gets
+// the first answer, without the secret of a key, which is stored nowhere.
 func TestE2BIdempotency(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -1266,7 +1267,7 @@ func TestE2BSecretsInTheAuditLog(t *testing.T) {
 	}
 }
 
-// Who may only look sees no token that runs programs.
+// A viewer sees no token that runs programs.
 func TestViewerSeesNoTokenOfE2B(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

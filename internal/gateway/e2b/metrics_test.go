@@ -8,8 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// What is kept of a Sandbox is bounded, in order, and reaches back to its
-// beginning.
+// The loads kept of a Sandbox are bounded and in order, and begin with its start.
 func TestLoads(t *testing.T) {
 	t.Parallel()
 	var l loads

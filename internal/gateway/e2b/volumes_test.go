@@ -122,7 +122,7 @@ func TestVolumeTokens(t *testing.T) {
 	if a := f.bearer(f.Token, "PUT", "/volumecontent/"+id+"/file?path=/x", "x"); a.Status != 201 {
 		t.Errorf("its owner's token of this API: %d %s", a.Status, a.Body)
 	}
-	// Who may only look gets a token that only looks.
+	// A viewer gets a token that only reads.
 	var looking struct{ Token string }
 	f.E2B(f.Key("dev:test", sandbox.RoleViewer), "GET", "/volumes/"+id, "").Into(t, 200, &looking)
 	if a := ask(looking.Token, "GET", "/volumecontent/"+id+"/file?path=/x"); a.Status != 200 || string(a.Body) != "x" {

@@ -18,18 +18,6 @@ const (
 	typeLines    = "application/x-ndjson"
 )
 
-func auditViewOf(e sandbox.AuditEntry) v1.AuditEntry {
-	v := v1.AuditEntry{
-		At: v1.Time(e.At), User: e.User, KeyID: e.Key, Operation: e.Operation, Target: e.Target, SandboxID: e.Sandbox,
-		Detail: e.Detail, Remote: e.Remote, RequestID: e.Request, Status: e.Status, Code: e.Code,
-		Outcome: string(e.Outcome()), Hash: e.Hash.String(),
-	}
-	if e.Role != "" {
-		v.Role = RoleName(e.Role)
-	}
-	return v
-}
-
 // ReadAudit answers GET /api/v1/audit with a page of the Tenant's entries, newest
 // first, or with all that are wanted as JSON Lines.
 func (a *API) ReadAudit(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
@@ -49,7 +37,7 @@ func (a *API) ReadAudit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	}
 	reply := v1.AuditEntries{Entries: []v1.AuditEntry{}, Next: page.Next}
 	for _, e := range page.Entries {
-		reply.Entries = append(reply.Entries, auditViewOf(e))
+		reply.Entries = append(reply.Entries, v1.AuditEntryOf(e))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
@@ -81,7 +69,7 @@ func writeLines(w http.ResponseWriter, entries []sandbox.AuditEntry) error {
 	var lines bytes.Buffer
 	to := json.NewEncoder(&lines)
 	for _, e := range entries {
-		if err := to.Encode(auditViewOf(e)); err != nil {
+		if err := to.Encode(v1.AuditEntryOf(e)); err != nil {
 			return err
 		}
 	}

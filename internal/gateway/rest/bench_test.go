@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// What the gateway itself costs, over a kept loopback connection: token, body,
-// routing, log line, reply.
+// BenchmarkExecute measures the gateway's own work for a request over a kept loopback
+// connection: token, body, routing, log line and reply.
 func BenchmarkExecute(b *testing.B) {
 	f := newFixture(b, func(c *gateway.Config) { c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil)) })
 	id := f.Acquire()

@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// What is wrong with a body is said of the field as its client wrote it.
+// An error about a body names the field as the client wrote it.
 func TestDecodeNamesTheField(t *testing.T) {
 	t.Parallel()
 	type inner struct {

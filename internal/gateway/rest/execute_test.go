@@ -156,6 +156,7 @@ func TestExecutePassesEverythingOn(t *testing.T) {
 		t.Errorf("run %+v", run)
 	}
 	f.Do("POST", "/api/v1/execute", `{"session_id":"`+id+`","code":"c","language":"py","timeout_seconds":1.5,"env":{"A":"b"},"cwd":"/tmp","user":"root","stdin":"in"}`).Into(t, 200, &struct{}{})
+	f.Do("POST", "/api/v1/contexts", `{"session_id":"`+id+`","language":"python"}`).Into(t, 201, &struct{}{})
 	f.Do("POST", "/api/v1/execute", `{"session_id":"`+id+`","code":"c","context_id":"c1"}`).Into(t, 200, &struct{}{})
 	cell := f.Guest.Cells[0]
 	if cell.Language != "python" || cell.Code != "c" || cell.Timeout != 1500*time.Millisecond || cell.Env["A"] != "b" ||

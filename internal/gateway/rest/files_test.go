@@ -467,7 +467,7 @@ func TestFiles(t *testing.T) {
 func TestFilesStreamAtConstantMemory(t *testing.T) {
 	f := newFixture(t)
 	id := f.Acquire()
-	// What other tests left lets the heap grow by as much again before it is collected.
+	// The garbage of other tests would let the heap grow by as much again before a collection.
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	stop := make(chan struct{})
 	var peak uint64

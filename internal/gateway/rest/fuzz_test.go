@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// Whatever a client calls a path, what is asked of a Guest is absolute, clean
-// and goes nowhere up.
+// For any path of a client, the path that a Guest gets is absolute and clean, and has no
+// "..".
 func checkGuestPath(t *testing.T, asked, p string, err error) {
 	t.Helper()
 	if err != nil {
@@ -88,8 +88,7 @@ func TestBatchEnds(t *testing.T) {
 	}
 }
 
-// Whatever a client sends over the WebSocket of a Process, it is a command or
-// an error that says what is wrong.
+// Any message over the WebSocket of a Process is a command or a clear error.
 func FuzzAttachCommand(f *testing.F) {
 	for _, s := range []string{
 		`{"type":"resize","cols":80,"rows":24}`, `{"type":"signal","signal":"INT"}`, `{"type":"signal","signal":9}`, `{"type":"eof"}`,
@@ -127,7 +126,7 @@ func FuzzStartProcess(f *testing.F) {
 	})
 }
 
-// Whatever a client asks of files and repositories, it is understood or Invalid.
+// Any request about files and repositories is understood or Invalid.
 func FuzzFileBodies(f *testing.F) {
 	for _, s := range []string{
 		`{"sandbox_id":"a","path":"b","pattern":"c","replacement":"d","expected_count":1,"globs":["*"]}`, `{"path":"b","method":"GET","expires_in_seconds":1e9}`,
@@ -168,8 +167,7 @@ func (u *understanding[B, R]) understood() error {
 	return err
 }
 
-// Whatever a client sends as conditions of a read, a Guest is asked for one range
-// or none.
+// For any conditions of a read, a Guest is asked for one range or none.
 func FuzzReadOptions(f *testing.F) {
 	for _, s := range []string{"bytes=0-4", "bytes=-5", "bytes=9-", "bytes=5-4", "bytes=0-1,2-3", "lines=1-2", "bytes=99999999999999999999-"} {
 		f.Add(s)

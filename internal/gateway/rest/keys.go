@@ -9,33 +9,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
-// KeyViewOf shows a Key to its Tenant, without its secret.
-func KeyViewOf(k sandbox.Key) v1.Key {
-	v := v1.Key{
-		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint, CreatedBy: k.CreatedBy,
-		CreatedAt: v1.Time(k.CreatedAt), ExpiresAt: v1.Time(k.ExpiresAt), LastUsedAt: v1.Time(k.LastUsed()),
-	}
-	if p := k.Previous; p.ValidAt(time.Now()) {
-		v.Previous = &v1.PreviousKey{Hint: p.Hint, ValidUntil: v1.Time(p.Until), LastUsedAt: v1.Time(p.UsedAt)}
-	}
-	return v
-}
-
-// userRole is the clients' name for the developer Role.
-const userRole = "user"
-
-// RoleName is the clients' name for a Role.
-func RoleName(r sandbox.Role) string {
-	if r == sandbox.RoleDeveloper {
-		return userRole
-	}
-	return string(r)
-}
-
 // ParseRole parses a client's name for a Role: "user" or the Role's own name. Other
 // names are Invalid.
 func ParseRole(name string) (sandbox.Role, error) {
-	if name == userRole {
+	if name == v1.RoleUser {
 		return sandbox.RoleDeveloper, nil
 	}
 	if r := sandbox.Role(name); r.Valid() {
@@ -63,7 +40,7 @@ func (a *API) CreateKey(ctx context.Context, c Call, in *v1.KeyRequest) (v1.Key,
 		return v1.Key{}, err
 	}
 	Made(ctx, key.ID)
-	view := KeyViewOf(key)
+	view := v1.KeyOf(key)
 	view.Secret = secret
 	return view, nil
 }
@@ -78,7 +55,7 @@ func (a *API) RotateKey(ctx context.Context, c Call, in *v1.KeyRotation) (v1.Key
 	if err != nil {
 		return v1.Key{}, err
 	}
-	view := KeyViewOf(key)
+	view := v1.KeyOf(key)
 	view.Secret = secret
 	return view, nil
 }
@@ -88,7 +65,7 @@ func (a *API) ListKeys(ctx context.Context, c Call, _ *noQuery) (v1.Keys, error)
 	all, err := a.Keys.List(ctx, c.Who.Tenant)
 	views := make([]v1.Key, len(all))
 	for i, k := range all {
-		views[i] = KeyViewOf(k)
+		views[i] = v1.KeyOf(k)
 	}
 	return v1.Keys{Keys: views}, err
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// pausable is what the answers of this file say.
+// pausable is a Sandbox in the answers of this file.
 type pausable struct {
 	gatewaytest.View
 	OnTimeout  string `json:"on_timeout"`
@@ -64,7 +64,8 @@ func TestPauseOverREST(t *testing.T) {
 	}
 }
 
-// What checkpoints are asked for, and what they were good for, stands in the record.
+// A Sandbox shows its checkpoint interval, and its last return to a checkpoint with the
+// time that was lost.
 func TestCheckpointsOverREST(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -112,8 +113,7 @@ func TestResumeWithoutMemory(t *testing.T) {
 	}
 }
 
-// Whatever door a request comes to, what is paused wakes for it; unless it is to
-// stay paused.
+// A paused Sandbox wakes for a request of any API, unless it is to stay paused.
 func TestRequestsWakeWhatIsPaused(t *testing.T) {
 	f := newFixture(t)
 	id := f.WithProcesses()
@@ -275,7 +275,7 @@ func TestSnapshotsTakeEffectOnce(t *testing.T) {
 			}
 		}
 	}
-	kept := slices.DeleteFunc(f.Sandboxes.Snapshots(), func(s sandbox.Snapshot) bool { return !s.Kept }) // not that of the fork
+	kept := slices.DeleteFunc(f.Sandboxes.Snapshots(), func(s sandbox.Snapshot) bool { return !s.Kept }) // without the snapshot of the fork
 	if n := len(kept); n != 1 || f.Sandboxes.Live() != 2 {
 		t.Errorf("%d snapshots, %d sandboxes", n, f.Sandboxes.Live())
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // ExportSnapshot answers GET /api/v1/snapshots/{id}/export with one file. with_template
@@ -47,5 +48,5 @@ func (a *API) ImportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusCreated, snapshotViewOf(snap))
+	return Reply(w, http.StatusCreated, v1.SnapshotOf(snap))
 }

@@ -161,7 +161,7 @@ func (f *fixture) upload(token, path, body string) gatewaytest.Answer {
 	return f.Send(req)
 }
 
-// What is no connection to a port is refused before anything is opened.
+// A request that is no connection to a port is refused before anything is opened.
 func TestConnectPortRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

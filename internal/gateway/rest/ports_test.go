@@ -177,6 +177,7 @@ func TestPortNames(t *testing.T) {
 func TestListPorts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, func(c *gateway.Config) { c.Domain = "box.example:8443" })
+	f.Guest.PortsTruncated = true
 	var v struct {
 		SandboxID string `json:"sandbox_id"`
 	}

@@ -249,7 +249,7 @@ func TestAttachPipes(t *testing.T) {
 		t.Errorf("it ends with %s", got)
 	}
 
-	// A signal does not wait behind input that nobody reads.
+	// A signal does not wait behind input that no program reads.
 	f.StartProcess(id, `"command":"trap 'exit 9' INT; echo ready; while :; do sleep 0.01; done","name":"deaf","keep_stdin":true,"background":true`)
 	conn = f.socket(t, f.URL, call, "deaf")
 	until(t, conn, "\x01ready\n") // and not the record, whose command says it too
@@ -287,7 +287,7 @@ func TestAttachPipes(t *testing.T) {
 		conn.CloseNow()
 	}
 
-	// One that ends with the connection of who is attached.
+	// A process may end with the connection of the attached client.
 	for name, query := range map[string]string{"stays": "&end=false", "ends": "&end=true", "leaves": "&end=true&input=0"} {
 		f.StartProcess(id, `"argv":["cat"],"name":"`+name+`","keep_stdin":true,"background":true`)
 		conn := f.socket(t, f.URL, "/attach?pipes=true&sandbox_id="+id+query, name)
@@ -314,7 +314,7 @@ func TestAttachPipes(t *testing.T) {
 	}
 }
 
-// What a browser can say: a WebSocket whose credential is among its protocols.
+// A browser sends the credential of a WebSocket among its protocols.
 func TestSocketCredential(t *testing.T) {
 	f := newFixture(t)
 	id := f.WithProcesses()

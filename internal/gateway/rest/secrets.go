@@ -10,10 +10,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
-func secretViewOf(s sandbox.Secret) v1.Secret {
-	return v1.Secret{Name: s.Name, Description: s.Description, Hosts: s.Hosts, CreatedAt: v1.Time(s.CreatedAt), UpdatedAt: v1.Time(s.UpdatedAt)}
-}
-
 // CreateSecret creates a Secret.
 func (a *API) CreateSecret(ctx context.Context, c Call, in *v1.SecretRequest) (v1.Secret, error) {
 	req := secretRequest(in.Name, &in.SecretReplacement)
@@ -23,7 +19,7 @@ func (a *API) CreateSecret(ctx context.Context, c Call, in *v1.SecretRequest) (v
 		return v1.Secret{}, err
 	}
 	Made(ctx, made.Name)
-	return secretViewOf(made), nil
+	return v1.SecretOf(made), nil
 }
 
 func secretRequest(name string, b *v1.SecretReplacement) secrets.Request {
@@ -35,7 +31,7 @@ func (a *API) ListSecrets(ctx context.Context, c Call, _ *noQuery) (v1.Secrets, 
 	all, err := a.Secrets.List(ctx, c.Who.Tenant)
 	views := make([]v1.Secret, len(all))
 	for i, s := range all {
-		views[i] = secretViewOf(s)
+		views[i] = v1.SecretOf(s)
 	}
 	return v1.Secrets{Secrets: views}, err
 }
@@ -46,7 +42,7 @@ func (a *API) ReplaceSecret(ctx context.Context, c Call, in *v1.SecretReplacemen
 	if err != nil {
 		return v1.Secret{}, err
 	}
-	return secretViewOf(replaced), a.Updates.SecretChanged(ctx, c.Who.Tenant, replaced.Name)
+	return v1.SecretOf(replaced), a.Updates.SecretChanged(ctx, c.Who.Tenant, replaced.Name)
 }
 
 // DeleteSecret deletes a Secret.

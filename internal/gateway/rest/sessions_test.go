@@ -221,7 +221,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// Operators see the Nodes, and nobody else does.
+// Only operators see the Nodes.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -11,14 +11,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
-func snapshotViewOf(s sandbox.Snapshot) v1.Snapshot {
-	return v1.Snapshot{
-		ID: s.ID, SandboxID: s.SandboxID, SessionID: s.SandboxID, ParentID: s.Parent, Name: s.Name, Kept: s.Kept,
-		CreatedAt: v1.Time(s.CreatedAt), SizeBytes: s.Bytes, Memory: s.Memory, Template: s.Template, Shape: shapeViewOf(s.Shape),
-		Volumes: mountViewsOf(s.Volumes), EngineBuild: s.Build, Uses: s.Uses,
-	}
-}
-
 // PauseSession pauses a Sandbox and returns once its state is safe on disk.
 func (a *API) PauseSession(ctx context.Context, c Call, in *v1.SaveRequest) (v1.Sandbox, error) {
 	filesOnly := in.Memory != nil && !*in.Memory
@@ -113,7 +105,7 @@ func (a *API) ForkSession(ctx context.Context, c Call, in *v1.ForkRequest) (v1.F
 func (a *API) TakeSnapshot(ctx context.Context, c Call, in *v1.SnapshotRequest) (v1.Snapshot, error) {
 	req := sandbox.SnapshotRequest{ID: ResourceLike(ctx, "s"), Name: in.Name, FilesOnly: in.Memory != nil && !*in.Memory}
 	snap, err := a.Snapshots.TakeSnapshot(ctx, c.Who.Tenant, c.ID, req)
-	return snapshotViewOf(snap), execution.Absent(c.ID, err)
+	return v1.SnapshotOf(snap), execution.Absent(c.ID, err)
 }
 
 // SessionSnapshots returns the tree of a Sandbox's Snapshots, oldest first.
@@ -128,7 +120,7 @@ func (a *API) SessionSnapshots(ctx context.Context, c Call, _ *noQuery) (v1.Snap
 		return list, execution.Absent(c.ID, err)
 	}
 	for _, s := range all {
-		view := snapshotViewOf(s)
+		view := v1.SnapshotOf(s)
 		view.Current = s.ID == sb.Snapshot
 		list.Snapshots = append(list.Snapshots, view)
 	}
@@ -155,7 +147,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	}
 	reply := v1.Snapshots{Snapshots: []v1.Snapshot{}, Next: page.Next}
 	for _, s := range page.Snapshots {
-		reply.Snapshots = append(reply.Snapshots, snapshotViewOf(s))
+		reply.Snapshots = append(reply.Snapshots, v1.SnapshotOf(s))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
@@ -166,7 +158,7 @@ func (a *API) GetSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, snapshotViewOf(snap))
+	return Reply(w, http.StatusOK, v1.SnapshotOf(snap))
 }
 
 // DeleteSnapshot answers DELETE /api/v1/snapshots/{id} with the last record.
@@ -175,5 +167,5 @@ func (a *API) DeleteSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, snapshotViewOf(snap))
+	return Reply(w, http.StatusOK, v1.SnapshotOf(snap))
 }

@@ -88,7 +88,7 @@ func nodeViewOf(n NodeState) v1.Node {
 
 func poolViewOf(node string, p sandbox.PoolStats) v1.Pool {
 	return v1.Pool{
-		Node: node, Template: p.Template, Shape: shapeViewOf(p.Shape),
+		Node: node, Template: p.Template, Shape: v1.ShapeOf(p.Shape),
 		Idle: p.Idle, Starting: p.Starting, Wanted: p.Wanted, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
 	}
 }

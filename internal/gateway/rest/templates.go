@@ -20,50 +20,12 @@ import (
 // the rest.
 const maxTemplateBody = 16 << 20
 
-func templateViewOf(t sandbox.Template) v1.Template {
-	v := v1.Template{
-		Template: TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: t.Source,
-		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: v1.Time(t.CreatedAt),
-	}
-	if v.Packages == nil {
-		v.Packages = []string{}
-	}
-	if v.Env == nil {
-		v.Env = map[string]string{}
-	}
-	return v
-}
-
-// TemplateName is the name by which Sandboxes start from t: NAME, NAME:TAG or
-// NAME@VERSION.
-func TemplateName(t sandbox.Template) string {
-	switch t.Tag {
-	case "":
-		return t.Name + "@" + t.Version
-	case "latest":
-		return t.Name
-	}
-	return t.Name + ":" + t.Tag
-}
-
 func templateViewsOf(all []sandbox.Template) []v1.Template {
 	views := make([]v1.Template, 0, len(all))
 	for _, t := range all {
-		views = append(views, templateViewOf(t))
+		views = append(views, v1.TemplateOf(t))
 	}
 	return views
-}
-
-// BuildViewOf shows a build.
-func BuildViewOf(b sandbox.TemplateBuild) v1.Build {
-	v := v1.Build{
-		ID: b.ID, Template: b.Template, Source: b.Source, State: b.State, Progress: b.Progress, CreatedAt: v1.Time(b.CreatedAt),
-		StartedAt: v1.Time(b.StartedAt), EndedAt: v1.Time(b.EndedAt), Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
-	}
-	if b.Failure != nil {
-		v.Error = &v1.BuildFailure{Code: b.Failure.Code, Message: b.Failure.Message}
-	}
-	return v
 }
 
 // TemplateRequest converts b.
@@ -147,7 +109,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	}
 	Made(r.Context(), b.ID)
 	w.Header().Set("Location", "/api/v1/builds/"+b.ID)
-	return Reply(w, http.StatusAccepted, BuildViewOf(b))
+	return Reply(w, http.StatusAccepted, v1.BuildOf(b))
 }
 
 // templateForm is a form: the description of a Template, then its files, then the
@@ -281,7 +243,7 @@ func (a *API) ListTemplates(ctx context.Context, c Call, _ *noQuery) (v1.Templat
 // GetTemplate returns the Template of a name, and every version of it.
 func (a *API) GetTemplate(ctx context.Context, c Call, _ *noQuery) (v1.TemplateVersions, error) {
 	found, versions, err := a.Templates.Versions(ctx, c.Who.Tenant, c.ID)
-	return v1.TemplateVersions{Template: templateViewOf(found), Versions: templateViewsOf(versions)}, err
+	return v1.TemplateVersions{Template: v1.TemplateOf(found), Versions: templateViewsOf(versions)}, err
 }
 
 // DeleteTemplate removes a Template.
@@ -295,7 +257,7 @@ func (a *API) ListBuilds(ctx context.Context, c Call, _ *noQuery) (v1.Builds, er
 	all, err := a.TemplateBuilds.Builds(ctx, c.Who.Tenant)
 	views := make([]v1.Build, len(all))
 	for i, b := range all {
-		views[i] = BuildViewOf(b)
+		views[i] = v1.BuildOf(b)
 	}
 	return v1.Builds{Builds: views}, err
 }
@@ -303,13 +265,13 @@ func (a *API) ListBuilds(ctx context.Context, c Call, _ *noQuery) (v1.Builds, er
 // GetBuild returns a build.
 func (a *API) GetBuild(ctx context.Context, c Call, _ *noQuery) (v1.Build, error) {
 	b, err := a.TemplateBuilds.BuildByID(ctx, c.Who.Tenant, c.ID)
-	return BuildViewOf(b), err
+	return v1.BuildOf(b), err
 }
 
 // CancelBuild ends a build and returns it once it has ended.
 func (a *API) CancelBuild(ctx context.Context, c Call, _ *noQuery) (v1.Build, error) {
 	b, err := a.TemplateBuilds.CancelBuild(ctx, c.Who.Tenant, c.ID)
-	return BuildViewOf(b), err
+	return v1.BuildOf(b), err
 }
 
 // ReadBuildLog answers GET /api/v1/builds/{id}/log with text, or with
@@ -361,7 +323,7 @@ func (a *API) buildText(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Identity, b sandbox.TemplateBuild, from int64, follow bool) error {
 	events := newEvents(w)
 	defer events.stop()
-	if err := events.start(BuildViewOf(b)); err != nil {
+	if err := events.start(v1.BuildOf(b)); err != nil {
 		return err
 	}
 	err := a.TemplateBuilds.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
@@ -373,5 +335,5 @@ func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return events.fail(err)
 	}
-	return events.send("end", BuildViewOf(b))
+	return events.send("end", v1.BuildOf(b))
 }

@@ -66,7 +66,7 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 	if strings.Contains(got, "unpack: files\"}\n\nid") || strings.Count(got, "event: line") != 1 {
-		t.Errorf("lines that were known: %s", got)
+		t.Errorf("lines before Last-Event-ID were sent again: %s", got)
 	}
 	again := func(body string) gatewaytest.Answer {
 		req, err := http.NewRequest("POST", f.URL+"/api/v1/templates", strings.NewReader(body))
@@ -82,7 +82,7 @@ func TestTemplates(t *testing.T) {
 		t.Errorf("twice with one key: %d %s, %d %s", first.Status, first.Body, second.Status, second.Body)
 	}
 	if a := again(`{"template":"` + strings.Repeat("x", 16<<20)); a.Status != 413 {
-		t.Errorf("too much with a key: %d %s", a.Status, a.Body)
+		t.Errorf("a body too large for a key: %d %s", a.Status, a.Body)
 	}
 	other := f.Mint("other")
 	for _, path := range []string{"/api/v1/builds/" + build.BuildID, "/api/v1/builds/" + build.BuildID + "/log"} {

@@ -7,17 +7,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// TenantViewOf is a Tenant without its quota.
-func TenantViewOf(t sandbox.Tenant) v1.Tenant {
-	v := v1.Tenant{
-		ID: string(t.ID), Name: t.Name, Parent: string(t.Parent), State: string(t.State()), CreatedAt: v1.Time(t.CreatedAt),
-	}
-	if t.Suspended != nil {
-		v.Suspended = &v1.Suspension{At: v1.Time(t.Suspended.At), Reason: t.Suspended.Reason}
-	}
-	return v
-}
-
 // ListTenants answers GET /api/v1/tenants.
 func (a *API) ListTenants(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	values, err := query(r, "state", "limit", "cursor")
@@ -37,7 +26,7 @@ func (a *API) ListTenants(w http.ResponseWriter, r *http.Request, _ sandbox.Iden
 	}
 	reply := v1.Tenants{Tenants: []v1.Tenant{}, Next: page.Next}
 	for _, t := range page.Tenants {
-		reply.Tenants = append(reply.Tenants, TenantViewOf(t))
+		reply.Tenants = append(reply.Tenants, v1.TenantOf(t))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
@@ -53,7 +42,7 @@ func (a *API) CreateTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Ide
 		return err
 	}
 	Made(r.Context(), string(t.ID))
-	return Reply(w, http.StatusCreated, TenantViewOf(t))
+	return Reply(w, http.StatusCreated, v1.TenantOf(t))
 }
 
 // GetTenant answers GET /api/v1/tenants/{id} with the record, the quota and its use.
@@ -70,7 +59,7 @@ func (a *API) GetTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identi
 	if err != nil {
 		return err
 	}
-	v := TenantViewOf(t)
+	v := v1.TenantOf(t)
 	v.Quota = &v1.TenantLimits{Own: own, Limits: limits, Used: has}
 	return Reply(w, http.StatusOK, v)
 }
@@ -89,7 +78,7 @@ func (a *API) ChangeTenant(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, TenantViewOf(t))
+	return Reply(w, http.StatusOK, v1.TenantOf(t))
 }
 
 // DeleteTenant answers DELETE /api/v1/tenants/{id}.

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
 )
 
-// An operator is told of every tenant's usage, and nobody else of another's.
+// An operator gets the usage of every tenant. Other callers get only their own.
 func TestUsageForOperators(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

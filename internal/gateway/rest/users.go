@@ -8,13 +8,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 )
 
-func userViewOf(u sandbox.User) v1.User {
-	return v1.User{
-		ID: u.ID, Name: u.Name, Email: u.Email, Role: RoleName(u.Role()), RoleGiven: u.Given != "", State: string(u.State),
-		Source: string(u.Source), Issuer: u.Issuer, CreatedAt: v1.Time(u.CreatedAt), LastSeenAt: v1.Time(u.SeenAt),
-	}
-}
-
 // credentialRole is the clients' name for a User without a Role: the User's credentials
 // determine it.
 const credentialRole = "credential"
@@ -129,7 +122,7 @@ func (a *API) listUsers(w http.ResponseWriter, r *http.Request, tenant sandbox.T
 	}
 	reply := v1.Users{Users: []v1.User{}, Next: page.Next}
 	for _, u := range page.Users {
-		reply.Users = append(reply.Users, userViewOf(u))
+		reply.Users = append(reply.Users, v1.UserOf(u))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
@@ -158,7 +151,7 @@ func (a *API) createUser(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 		made = of + "/users/" + made
 	}
 	Made(r.Context(), made)
-	return Reply(w, http.StatusCreated, userViewOf(u))
+	return Reply(w, http.StatusCreated, v1.UserOf(u))
 }
 
 func (a *API) getUser(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
@@ -166,7 +159,7 @@ func (a *API) getUser(w http.ResponseWriter, r *http.Request, tenant sandbox.Ten
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, userViewOf(u))
+	return Reply(w, http.StatusOK, v1.UserOf(u))
 }
 
 func (a *API) changeUser(w http.ResponseWriter, r *http.Request, who sandbox.Identity, tenant sandbox.TenantID) error {
@@ -186,7 +179,7 @@ func (a *API) changeUser(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, userViewOf(u))
+	return Reply(w, http.StatusOK, v1.UserOf(u))
 }
 
 func (a *API) deleteUser(w http.ResponseWriter, r *http.Request, who sandbox.Identity, tenant sandbox.TenantID) error {

@@ -78,11 +78,3 @@ func (a *API) DeleteVolume(ctx context.Context, c Call, _ *Nothing) (Nothing, er
 	_, err := a.Volumes.DeleteVolume(ctx, c.Who.Tenant, c.ID)
 	return Nothing{}, err
 }
-
-func mountViewsOf(mounts []sandbox.VolumeMount) []v1.Mount {
-	var views []v1.Mount
-	for _, m := range mounts {
-		views = append(views, v1.Mount{Volume: m.Name, VolumeID: m.Volume, Path: m.Path})
-	}
-	return views
-}

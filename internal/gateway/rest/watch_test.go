@@ -20,7 +20,8 @@ import (
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	path := "/api/v1/files/changes?path=.&sandbox_id=" + f.Acquire()
+	id := f.Acquire()
+	path := "/api/v1/files/changes?path=.&sandbox_id=" + id
 	var got struct {
 		Cursor  string
 		Reset   bool
@@ -30,6 +31,7 @@ func TestChanges(t *testing.T) {
 	if got.Cursor != "c-0" || got.Reset || len(got.Changes) != 0 {
 		t.Errorf("at first %+v", got)
 	}
+	f.Do("PUT", "/api/v1/files?path=a&sandbox_id="+id, "x")
 	f.Do("GET", path+"&since=c-0", "").Into(t, 200, &got)
 	if s := fmt.Sprint(got); s != "{c-1 false [{created /workspace/a c-1}]}" {
 		t.Errorf("then %s", s)
@@ -106,7 +108,7 @@ func TestWatchSocket(t *testing.T) {
 	if _, _, err := conn.Read(ctx); websocket.CloseStatus(err) != websocket.StatusInternalError {
 		t.Errorf("after the end: %v", err)
 	}
-	// One that leaves, and one that says what nobody asked for, end their watch.
+	// A client that leaves, or sends an unexpected message, ends its watch.
 	for _, leave := range []func(*websocket.Conn) error{
 		func(c *websocket.Conn) error { return c.Close(websocket.StatusNormalClosure, "") },
 		func(c *websocket.Conn) error { return c.CloseNow() },

@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
-// What the gateway itself costs for calls of Connect, without a connection.
+// BenchmarkCalls measures the gateway's own work for calls of Connect, without a
+// connection.
 func BenchmarkCalls(b *testing.B) {
 	f := newFixture(b, func(c *gateway.Config) { c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil)) })
 	id := f.WithProcesses()

@@ -361,8 +361,8 @@ func refusesProcesses(t *testing.T, c processv1connect.ProcessServiceClient, id 
 	}
 }
 
-// Each answer of another's Sandbox is that of an absent one, and nobody without a
-// token gets any.
+// Each answer about another Tenant's Sandbox equals the answer about an absent one.
+// Without a token there is no answer.
 func TestCallsKnowTheirTenant(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -631,7 +631,7 @@ func TestDrainEndsCalls(t *testing.T) {
 	}
 }
 
-// What is no call is refused without harm, and counted as such.
+// A malformed call is refused without harm, and counted as malformed.
 func TestMalformedCalls(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

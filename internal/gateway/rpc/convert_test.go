@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// What the copy of an answer costs, for a record with what most have.
+// BenchmarkMessageOf measures the copy of an answer, for a common record.
 func BenchmarkMessageOf(b *testing.B) {
 	s := v1.Sandbox{
 		ID: "i00000000000000000000", Name: "web", State: sandbox.Running, Template: "base", Engine: "gvisor",
@@ -24,7 +24,7 @@ func BenchmarkMessageOf(b *testing.B) {
 	}
 }
 
-// What the copy of a request costs.
+// BenchmarkTake measures the copy of a request.
 func BenchmarkTake(b *testing.B) {
 	m := &sandboxv1.CreateRequest{
 		Name: "web", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"}, Network: "public",

@@ -1,10 +1,16 @@
 package rpc_test
 
 import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"connectrpc.com/connect"
 
@@ -139,6 +145,18 @@ func downloads(t *testing.T, c filev1connect.FileServiceClient, req *filev1.Read
 	return head, content, s.Err()
 }
 
+// tarOf is an archive of one file.
+func tarOf(t *testing.T, name, content string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	err := w.AddFS(fstest.MapFS{name: {Data: []byte(content)}})
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
 func TestFilesByCalls(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -170,15 +188,42 @@ func TestFilesByCalls(t *testing.T) {
 			unary(t, c, id)
 			watches(t, f, c, id)
 			x := c.Extract(t.Context())
-			for _, m := range []*filev1.ExtractRequest{{SandboxId: id, Path: "tree", Data: []byte("ab")}, {Data: []byte("c")}} {
+			archive := tarOf(t, "f", "abc")
+			for _, m := range []*filev1.ExtractRequest{{SandboxId: id, Path: "tree", Data: archive[:100]}, {Data: archive[100:]}} {
 				if err := x.Send(m); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if done, err := x.CloseAndReceive(); err != nil || done.Msg.Bytes != 3 || done.Msg.Path != "/workspace/tree" {
+			if done, err := x.CloseAndReceive(); err != nil || done.Msg.Files != 1 || done.Msg.Bytes != 3 || done.Msg.Path != "/workspace/tree" {
 				t.Errorf("extract: %v, %v", done, err)
 			}
+			if _, err := c.Remove(t.Context(), connect.NewRequest(&filev1.RemoveRequest{SandboxId: id, Path: "notes"})); err != nil {
+				t.Errorf("remove: %v", err)
+			}
 		})
+	}
+}
+
+// changes asks for the changes of files since a cursor, and since an unknown one.
+func changes(t *testing.T, c filev1connect.FileServiceClient, id string) {
+	t.Helper()
+	ask := func(since string) *filev1.ChangesResponse {
+		t.Helper()
+		r, err := c.Changes(t.Context(), connect.NewRequest(&filev1.ChangesRequest{SandboxId: id, Path: "/workspace/dir", Since: since}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Msg
+	}
+	from := ask("").Position.Cursor
+	if _, err := uploads(t, c, id, "dir/new", "x"); err != nil {
+		t.Error(err)
+	}
+	if r := ask(from); r.Position.Reset_ || len(r.Changes) != 1 || r.Changes[0].Type != "created" || r.Changes[0].Path != "/workspace/dir/new" {
+		t.Errorf("changes: %v", r)
+	}
+	if r := ask("old"); !r.Position.Reset_ || len(r.Changes) != 0 {
+		t.Errorf("changes since an unknown cursor: %v", r)
 	}
 }
 
@@ -208,9 +253,7 @@ func unary(t *testing.T, c filev1connect.FileServiceClient, id string) {
 	if r, err := c.Replace(ctx, connect.NewRequest(replace)); err != nil || r.Msg.Count != 1 || r.Msg.Files[0].Path != "/workspace/notes" {
 		t.Errorf("replace: %v, %v", r, err)
 	}
-	if r, err := c.Changes(ctx, connect.NewRequest(&filev1.ChangesRequest{SandboxId: id, Path: "/workspace", Since: "old"})); err != nil || !r.Msg.Position.Reset_ || len(r.Msg.Changes) != 1 || r.Msg.Changes[0].Type != "created" {
-		t.Errorf("changes: %v, %v", r, err)
-	}
+	changes(t, c, id)
 	if _, err := c.Remove(ctx, connect.NewRequest(&filev1.RemoveRequest{SandboxId: id, Path: "dir"})); connect.CodeOf(err) != connect.CodeFailedPrecondition {
 		t.Errorf("remove of a full directory: %v", err)
 	}
@@ -225,12 +268,16 @@ func unary(t *testing.T, c filev1connect.FileServiceClient, id string) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	got := ""
+	var got []byte
 	for s.Receive() {
-		got += string(s.Msg().Data)
+		got = append(got, s.Msg().Data...)
 	}
-	if s.Err() != nil || got != "zip of /workspace" {
-		t.Errorf("archive: %q, %v", got, s.Err())
+	members, err := zip.NewReader(bytes.NewReader(got), int64(len(got)))
+	if s.Err() != nil || err != nil {
+		t.Fatalf("archive: %v, %v", s.Err(), err)
+	}
+	if text, err := fs.ReadFile(members, "notes"); err != nil || string(text) != "one two" {
+		t.Errorf("archive: %q, %v", text, err)
 	}
 }
 
@@ -242,7 +289,7 @@ func watches(t *testing.T, f *fixture, c filev1connect.FileServiceClient, id str
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if !s.Receive() || s.Msg().GetPosition().GetCursor() != "c-0" || !s.Msg().GetPosition().Reset_ {
+	if !s.Receive() || s.Msg().GetPosition().GetCursor() == "" || !s.Msg().GetPosition().Reset_ {
 		t.Errorf("it begins with %v, %v", s.Msg(), s.Err())
 	}
 	f.Guest.Events <- gatewaytest.CreatedEvent
@@ -306,7 +353,8 @@ func contextsByCalls(t *testing.T, f *fixture) {
 	one := `{"sandbox_id":"` + id + `","context_id":"c1"}`
 	f.Says(contexts+"Create", `{"sandbox_id":"`+id+`","language":"javascript","cwd":"/tmp"}`, `"context_id":"c1"`, `"cwd":"/tmp"`, `"state":"stopped"`)
 	f.Says(contexts+"List", `{"sandbox_id":"`+id+`"}`, `"context_id":"python"`, `"default":true`)
-	f.Says(contexts+"Restart", one, `"execution_count":"3"`)
+	f.Do("POST", "/api/v1/execute", `{"sandbox_id":"`+id+`","context_id":"c1","code":"1"}`)
+	f.Says(contexts+"Restart", one, `"execution_count":"1"`)
 	f.Says(contexts+"Interrupt", one, `"interrupted":true`)
 	if e := f.AuditOf(func() { f.Says(contexts+"Delete", one) }); e.Operation != "cloudsandbox.context.v1.ContextService/Delete" || e.Target != "c1" || e.Sandbox != id {
 		t.Errorf("the audit log says %+v", e)

@@ -134,7 +134,7 @@ func (s builds) Build(ctx context.Context, in *connect.ClientStream[templatev1.B
 		return nil, err
 	}
 	rest.Made(ctx, b.ID)
-	return connect.NewResponse(messageOf(&templatev1.BuildResponse{}, rest.BuildViewOf(b))), nil
+	return connect.NewResponse(messageOf(&templatev1.BuildResponse{}, v1.BuildOf(b))), nil
 }
 
 // BuildLog implements the service.
@@ -156,5 +156,5 @@ func (s builds) BuildLog(ctx context.Context, r *connect.Request[templatev1.Buil
 	if err != nil {
 		return err
 	}
-	return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Build{Build: messageOf(&templatev1.Build{}, rest.BuildViewOf(b))}})
+	return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Build{Build: messageOf(&templatev1.Build{}, v1.BuildOf(b))}})
 }

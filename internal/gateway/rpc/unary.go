@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -23,11 +22,6 @@ type Unary struct {
 	HasID bool
 }
 
-// needed are the IDs of Sandboxes and of objects in them. REST names these in bodies and
-// queries too, and says when they are missing. Nothing has an empty ID, so that other
-// objects are not found.
-var needed = []protoreflect.Name{"sandbox_id", "context_id", "process_id"}
-
 // message is a message of any type, for handlers of any call.
 type message struct{ proto.Message }
 
@@ -36,12 +30,15 @@ type message struct{ proto.Message }
 func unary(procedure string, method protoreflect.MethodDescriptor, op Unary, options ...connect.HandlerOption) http.Handler {
 	request, response := typeOf(method.Input()), typeOf(method.Output())
 	id := idOf(method, op)
+	// REST has the IDs of Sandboxes and of objects in them in bodies and queries too, and
+	// says when they are missing. Nothing has an empty ID, so other objects are not found.
+	needed := method.Input().Fields().ByName("sandbox_id") != nil
 	return connect.NewUnaryHandler(procedure, func(ctx context.Context, r *connect.Request[message]) (*connect.Response[message], error) {
 		asked := r.Msg.ProtoReflect()
 		c := rest.Call{Who: callOf(ctx).who}
 		if id != nil {
 			c.ID = asked.Get(id).String()
-			if c.ID == "" && slices.Contains(needed, id.Name()) {
+			if c.ID == "" && needed {
 				return nil, sandbox.Errorf(sandbox.Invalid, "%s is missing", id.Name())
 			}
 			rest.Names(ctx, c.ID)

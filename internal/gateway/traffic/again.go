@@ -21,10 +21,10 @@ var errCut = errors.New("the sandbox was paused before it answered")
 
 // roundTrip sends a request to the service inside. A request that a pause interrupted
 // is sent again once the Sandbox runs, if it cannot have had an effect.
-func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
+func (p *Proxy) roundTrip(r *http.Request) (*http.Response, error) {
 	for sends := 1; ; sends++ {
 		attempt := &attempt{}
-		resp, err := d.send(attempt.of(r))
+		resp, err := p.send(attempt.of(r))
 		if err == nil || sends == maxSends || r.Context().Err() != nil {
 			return resp, err
 		}
@@ -32,14 +32,14 @@ func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
 		if !ok {
 			return nil, err
 		}
-		now, recordErr := d.record(r.Context(), rt.target.SandboxID)
+		now, recordErr := p.record(r.Context(), rt.target.SandboxID)
 		if recordErr != nil || now.State == sandbox.Running && now.Boot == rt.sandbox.Boot {
 			return nil, err // the cause is not a pause
 		}
 		if !attempt.harmless(r) {
 			return nil, fmt.Errorf("%w: %w", errCut, err)
 		}
-		if rt.sandbox, err = d.awake(r, rt.target, now); err != nil {
+		if rt.sandbox, err = p.awake(r, rt.target, now); err != nil {
 			return nil, err
 		}
 		r = r.WithContext(withRoute(r.Context(), rt))

@@ -27,10 +27,10 @@ type sieve struct {
 
 // sieveOf is the sieve for requests on a route. The Sandbox's access token passes to
 // the services that require it.
-func (d *Door) sieveOf(rt route) sieve {
-	own, access := d.Tokens.Of(rt.sandbox.ID), d.AccessToken(rt.sandbox.ID)
-	s := sieve{ours: d.OwnToken, tokens: []string{strings.ToLower(own)}}
-	if p := rt.target.Port; p == sandbox.EnvdPort || p == sandbox.InterpreterPort {
+func (p *Proxy) sieveOf(rt route) sieve {
+	own, access := p.Tokens.Of(rt.sandbox.ID), p.AccessToken(rt.sandbox.ID)
+	s := sieve{ours: p.OwnToken, tokens: []string{strings.ToLower(own)}}
+	if port := rt.target.Port; port == sandbox.EnvdPort || port == sandbox.InterpreterPort {
 		s.access = access
 	} else {
 		s.tokens = append(s.tokens, strings.ToLower(access))

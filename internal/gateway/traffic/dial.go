@@ -49,9 +49,9 @@ func routeOf(ctx context.Context) (route, bool) {
 	return rt, ok
 }
 
-func (d *Door) transport() *http.Transport {
+func (p *Proxy) transport() *http.Transport {
 	return &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return d.dial(ctx) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx) },
 		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, // it leads to the Sandbox itself
 		DisableCompression:     true,
 		MaxIdleConns:           1024,
@@ -68,18 +68,18 @@ var errClosed = errors.New("the port is not open")
 // its loopback. It returns Conflict when nothing listens on the port, Exhausted when
 // too many requests are in progress, and Invalid for the ports of the agent inside,
 // some of whose calls are not for clients.
-func (d *Door) Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.Conn, error) {
+func (p *Proxy) Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.Conn, error) {
 	if sandbox.AgentPort(port) {
 		return nil, sandbox.Errorf(sandbox.Invalid, "port %d belongs to the agent in the sandbox, which takes HTTP requests only", port)
 	}
-	if !d.begin(sb.ID) {
+	if !p.begin(sb.ID) {
 		return nil, sandbox.Errorf(sandbox.Exhausted, "too many requests to this sandbox are in progress: wait until one has ended")
 	}
-	conn, err := d.dial(withRoute(ctx, route{target: Target{SandboxID: sb.ID, Port: port}, sandbox: sb}))
+	conn, err := p.dial(withRoute(ctx, route{target: Target{SandboxID: sb.ID, Port: port}, sandbox: sb}))
 	if err == nil {
-		return &counted{Conn: conn, end: sync.OnceFunc(func() { d.end(sb.ID) })}, nil
+		return &counted{Conn: conn, end: sync.OnceFunc(func() { p.end(sb.ID) })}, nil
 	}
-	d.end(sb.ID)
+	p.end(sb.ID)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -110,17 +110,17 @@ func (c *counted) CloseWrite() error {
 
 // dial connects to the destination of the request of ctx. It returns errClosed when
 // nothing listens on the port.
-func (d *Door) dial(ctx context.Context) (net.Conn, error) {
+func (p *Proxy) dial(ctx context.Context) (net.Conn, error) {
 	rt, ok := routeOf(ctx)
 	if !ok {
 		return nil, errors.New("a connection without a route")
 	}
 	for i := 0; ; i++ {
-		conn, err := d.connect(ctx, rt, rt.target.Port)
+		conn, err := p.connect(ctx, rt, rt.target.Port)
 		if err == nil || !errors.Is(err, sandbox.Unavailable) {
 			return conn, err
 		}
-		if conn, err = d.forward(ctx, rt); !errors.Is(err, errClosed) {
+		if conn, err = p.forward(ctx, rt); !errors.Is(err, errClosed) {
 			return conn, err
 		}
 		if i == len(again) {
@@ -134,22 +134,22 @@ func (d *Door) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (d *Door) connect(ctx context.Context, rt route, port uint16) (net.Conn, error) {
+func (p *Proxy) connect(ctx context.Context, rt route, port uint16) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	return d.Nodes.Dial(ctx, rt.sandbox.Boot.Node, rt.ref(), port)
+	return p.Nodes.Dial(ctx, rt.sandbox.Boot.Node, rt.ref(), port)
 }
 
 // forward connects to a service that listens on loopback inside. It returns errClosed
 // when none does, and another error when the Sandbox is gone.
-func (d *Door) forward(ctx context.Context, rt route) (net.Conn, error) {
-	guest, err := d.connect(ctx, rt, sandbox.GuestPort)
+func (p *Proxy) forward(ctx context.Context, rt route) (net.Conn, error) {
+	guest, err := p.connect(ctx, rt, sandbox.GuestPort)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	conn, err := d.Forward(ctx, guest, rt.target.Port)
+	conn, err := p.Forward(ctx, guest, rt.target.Port)
 	if errors.Is(err, sandbox.Unavailable) {
 		err = errClosed
 	}

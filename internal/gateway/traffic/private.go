@@ -17,16 +17,16 @@ const trafficHeader = "E2B-Traffic-Access-Token"
 
 // opens reports whether a request may pass to a port that requires a token; if not, it
 // has been answered.
-func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
+func (p *Proxy) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 	if IsPreflight(r) { // it cannot carry a token, and nothing inside needs it
 		AllowOrigins(w, r)
 		return false
 	}
-	if _, ok := d.Tokens.Check(r.Header.Get(trafficHeader), t.SandboxID, t.Port); ok {
+	if _, ok := p.Tokens.Check(r.Header.Get(trafficHeader), t.SandboxID, t.Port); ok {
 		return true
 	}
 	for _, token := range linkTokens(r.URL.RawQuery) {
-		if until, ok := d.Tokens.Check(token, t.SandboxID, t.Port); ok {
+		if until, ok := p.Tokens.Check(token, t.SandboxID, t.Port); ok {
 			if !followsLink(r) {
 				return true
 			}
@@ -35,7 +35,7 @@ func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 		}
 	}
 	for _, c := range r.CookiesNamed(signing.PortParam) {
-		if _, ok := d.Tokens.Check(c.Value, t.SandboxID, t.Port); ok && ofOwnPage(r) {
+		if _, ok := p.Tokens.Check(c.Value, t.SandboxID, t.Port); ok && ofOwnPage(r) {
 			return true
 		}
 	}

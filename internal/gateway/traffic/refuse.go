@@ -31,7 +31,7 @@ func closed(t Target) answer {
 }
 
 // refuseFor answers a request that failed with err.
-func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err error) {
+func (p *Proxy) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err error) {
 	switch {
 	case errors.Is(err, errClosed):
 		refuse(w, r, closed(t))

@@ -79,7 +79,7 @@ func (f *framed) endBroken(sandboxID string) bool {
 
 // stream proxies r. It ends a Connect stream that is cut short inside with the error
 // unavailable. Any other answer that is cut short is cut short for the client too.
-func (d *Door) stream(w http.ResponseWriter, r *http.Request, sandboxID string) {
+func (p *Proxy) stream(w http.ResponseWriter, r *http.Request, sandboxID string) {
 	f := &framed{ResponseWriter: w}
 	defer func() {
 		broken := recover()
@@ -91,5 +91,5 @@ func (d *Door) stream(w http.ResponseWriter, r *http.Request, sandboxID string) 
 			panic(broken)
 		}
 	}()
-	d.proxy.ServeHTTP(f, r)
+	p.proxy.ServeHTTP(f, r)
 }

@@ -32,7 +32,7 @@ const (
 	maxHead = 256 << 10
 )
 
-// Config holds a Door's dependencies. All fields are required.
+// Config holds a Proxy's dependencies. All fields are required.
 type Config struct {
 	// Records finds a Sandbox of any owner.
 	Records interface {
@@ -61,9 +61,9 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Door proxies requests to the ports of Sandboxes. Use New. Its methods are safe for
+// Proxy forwards requests to the ports of Sandboxes. Use New. Its methods are safe for
 // concurrent use.
-type Door struct {
+type Proxy struct {
 	Config
 	proxy *httputil.ReverseProxy
 	plain *http.Transport // HTTP/1.1 to services inside
@@ -73,33 +73,33 @@ type Door struct {
 	underWay map[string]int // requests by Sandbox ID
 }
 
-// New returns a Door.
-func New(c Config) *Door {
-	d := &Door{Config: c, underWay: map[string]int{}}
-	d.plain, d.h2 = d.transport(), d.transport()
-	d.plain.Protocols, d.h2.Protocols = new(http.Protocols), new(http.Protocols)
-	d.plain.Protocols.SetHTTP1(true)
-	d.h2.Protocols.SetUnencryptedHTTP2(true)
-	d.h2.Protocols.SetHTTP2(true) // where the port speaks TLS
-	d.proxy = &httputil.ReverseProxy{
-		Rewrite:       d.rewrite,
-		Transport:     roundTrip(d.roundTrip),
+// New returns a Proxy.
+func New(c Config) *Proxy {
+	p := &Proxy{Config: c, underWay: map[string]int{}}
+	p.plain, p.h2 = p.transport(), p.transport()
+	p.plain.Protocols, p.h2.Protocols = new(http.Protocols), new(http.Protocols)
+	p.plain.Protocols.SetHTTP1(true)
+	p.h2.Protocols.SetUnencryptedHTTP2(true)
+	p.h2.Protocols.SetHTTP2(true) // where the port speaks TLS
+	p.proxy = &httputil.ReverseProxy{
+		Rewrite:       p.rewrite,
+		Transport:     roundTrip(p.roundTrip),
 		FlushInterval: -1, // at once
-		ErrorHandler:  d.failed,
+		ErrorHandler:  p.failed,
 		ErrorLog:      slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		BufferPool:    &buffers{},
 	}
-	return d
+	return p
 }
 
 // Close closes idle connections.
-func (d *Door) Close() {
-	d.plain.CloseIdleConnections()
-	d.h2.CloseIdleConnections()
+func (p *Proxy) Close() {
+	p.plain.CloseIdleConnections()
+	p.h2.CloseIdleConnections()
 }
 
 // Serve answers a request. t and err are TargetOf's result for it.
-func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error) {
+func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, t Target, err error) {
 	switch {
 	case err != nil:
 		refuse(w, r, answer{Code: http.StatusBadRequest, Message: detail(err)})
@@ -108,10 +108,10 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 		refuse(w, r, answer{Code: http.StatusMethodNotAllowed, Message: "CONNECT is not possible here"})
 		return
 	}
-	sb, err := d.record(r.Context(), t.SandboxID)
+	sb, err := p.record(r.Context(), t.SandboxID)
 	switch {
 	case err != nil:
-		d.refuseFor(w, r, t, err)
+		p.refuseFor(w, r, t, err)
 		return
 	case sandbox.HostPort(t.Port): // their only protection is that they accept the host alone, which is us
 		refuse(w, r, closed(t))
@@ -119,54 +119,54 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	case t.Port == sandbox.EnvdPort && ownPath(r.URL.Path):
 		refuse(w, r, answer{Code: http.StatusNotFound, Message: "this path is not for clients", Path: r.URL.Path})
 		return
-	case d.sieveOf(route{target: t, sandbox: sb}).path(r.URL.Opaque + r.URL.EscapedPath()): // removing it would change the path for the service
+	case p.sieveOf(route{target: t, sandbox: sb}).path(r.URL.Opaque + r.URL.EscapedPath()): // removing it would change the path for the service
 		refuse(w, r, answer{Code: http.StatusBadRequest, SandboxID: t.SandboxID, Message: "The path shows an API key or token of this server, which nothing in a sandbox may see: leave it out of the path"})
 		return
 	}
-	ctx, leave, err := d.Enter(r.Context(), sb.Tenant)
+	ctx, leave, err := p.Enter(r.Context(), sb.Tenant)
 	if err != nil {
-		d.refuseFor(w, r, t, err)
+		p.refuseFor(w, r, t, err)
 		return
 	}
 	defer leave()
 	r = r.WithContext(ctx)
 	rules := sb.Ingress.RulesOrClosed()
-	if rules.PrivateAt(t.Port) && t.Port != sandbox.EnvdPort && !d.opens(w, r, t) {
+	if rules.PrivateAt(t.Port) && t.Port != sandbox.EnvdPort && !p.opens(w, r, t) {
 		return
 	}
 	if t.Port == sandbox.EnvdPort && sb.State != sandbox.Running && IsPreflight(r) {
 		AllowOrigins(w, r) // as envd would
 		return
 	}
-	if sb, err = d.awake(r, t, sb); err != nil {
-		d.refuseFor(w, r, t, err)
+	if sb, err = p.awake(r, t, sb); err != nil {
+		p.refuseFor(w, r, t, err)
 		return
 	}
-	if !d.begin(t.SandboxID) {
+	if !p.begin(t.SandboxID) {
 		limit := maxConcurrent
 		refuse(w, r, answer{Code: http.StatusTooManyRequests, SandboxID: t.SandboxID, Message: "too many requests to this sandbox are in progress: wait until one has ended", Limit: &limit})
 		return
 	}
-	defer d.end(t.SandboxID)
-	d.Use(ctx, sb.ID)
+	defer p.end(t.SandboxID)
+	p.Use(ctx, sb.ID)
 	flow := http.NewResponseController(w)
 	_ = flow.EnableFullDuplex() // HTTP/2 always is
 	rt := route{target: t, sandbox: sb, rules: rules}
 	r = r.WithContext(withRoute(ctx, rt))
 	if r.Body != nil && r.Body != http.NoBody {
-		b := &body{ReadCloser: r.Body, ends: func() { d.sieveOf(rt).header(r.Trailer) }}
+		b := &body{ReadCloser: r.Body, ends: func() { p.sieveOf(rt).header(r.Trailer) }}
 		r.Body = b
 		defer b.closeUnread(w, r)
 	}
-	d.stream(&patient{w, flow}, r, sb.ID)
+	p.stream(&patient{w, flow}, r, sb.ID)
 }
 
 // record returns a Sandbox that has not ended.
-func (d *Door) record(ctx context.Context, id string) (sandbox.Sandbox, error) {
+func (p *Proxy) record(ctx context.Context, id string) (sandbox.Sandbox, error) {
 	if !sandbox.ValidSandboxID(id) {
 		return sandbox.Sandbox{}, sandbox.NotFound
 	}
-	sb, err := d.Records.SandboxByID(ctx, id)
+	sb, err := p.Records.SandboxByID(ctx, id)
 	if err == nil && !sb.Live() {
 		err = sandbox.NotFound
 	}
@@ -179,37 +179,37 @@ var errNotWoken = errors.New("the access token is missing or wrong")
 
 // awake returns sb once it runs. A paused Sandbox resumes, but not for a request that
 // envd would refuse.
-func (d *Door) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+func (p *Proxy) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if sb.State == sandbox.Running {
 		return sb, nil
 	}
 	open := sb.Ingress.RulesOrClosed().OpenServices
-	if t.Port == sandbox.EnvdPort && !sb.StayPaused && !open && !d.knowsToken(r, sb.ID) {
+	if t.Port == sandbox.EnvdPort && !sb.StayPaused && !open && !p.knowsToken(r, sb.ID) {
 		return sb, errNotWoken
 	}
-	return d.Wake(r.Context(), sb)
+	return p.Wake(r.Context(), sb)
 }
 
 // knowsToken reports whether a request carries envd's token.
-func (d *Door) knowsToken(r *http.Request, id string) bool {
-	return subtle.ConstantTimeCompare([]byte(r.Header.Get(accessHeader)), []byte(d.AccessToken(id))) == 1
+func (p *Proxy) knowsToken(r *http.Request, id string) bool {
+	return subtle.ConstantTimeCompare([]byte(r.Header.Get(accessHeader)), []byte(p.AccessToken(id))) == 1
 }
 
-func (d *Door) begin(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.underWay[id] >= maxConcurrent {
+func (p *Proxy) begin(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.underWay[id] >= maxConcurrent {
 		return false
 	}
-	d.underWay[id]++
+	p.underWay[id]++
 	return true
 }
 
-func (d *Door) end(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.underWay[id]--; d.underWay[id] == 0 {
-		delete(d.underWay, id)
+func (p *Proxy) end(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.underWay[id]--; p.underWay[id] == 0 {
+		delete(p.underWay, id)
 	}
 }
 
@@ -219,7 +219,7 @@ var ownPaths = []string{"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze
 func ownPath(p string) bool { return slices.Contains(ownPaths, path.Clean("/"+p)) }
 
 // rewrite builds the request that is sent inside.
-func (d *Door) rewrite(pr *httputil.ProxyRequest) {
+func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	rt, _ := routeOf(pr.In.Context())
 	out := pr.Out
 	out.URL.Scheme, out.URL.Host = "http", rt.host()
@@ -229,7 +229,7 @@ func (d *Door) rewrite(pr *httputil.ProxyRequest) {
 	if host := rt.rules.HostAt(rt.target.Port); host != "" && rt.target.Port != sandbox.EnvdPort {
 		out.Host = host
 	}
-	keep := d.sieveOf(rt)
+	keep := p.sieveOf(rt)
 	out.URL.User, out.URL.RawQuery = nil, keep.query(pr.In.URL.RawQuery)
 	out.Trailer = pr.In.Trailer // filled while the body is read
 	keep.header(out.Header)
@@ -242,21 +242,21 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 // send sends a request to the service inside: in HTTP/2 if it is a gRPC call, which
 // needs it.
-func (d *Door) send(r *http.Request) (*http.Response, error) {
+func (p *Proxy) send(r *http.Request) (*http.Response, error) {
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") && r.Header.Get("Te") != "" {
-		return d.h2.RoundTrip(r)
+		return p.h2.RoundTrip(r)
 	}
-	return d.plain.RoundTrip(r)
+	return p.plain.RoundTrip(r)
 }
 
 // failed answers a request that got no answer from inside.
-func (d *Door) failed(w http.ResponseWriter, r *http.Request, err error) {
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	rt, _ := routeOf(r.Context())
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, or the server ends the request
 	}
-	d.Log.DebugContext(r.Context(), "forwarding a request to a sandbox failed", telemetry.KeySandbox, rt.target.SandboxID, "port", rt.target.Port, telemetry.KeyError, err.Error())
-	d.refuseFor(w, r, rt.target, err)
+	p.Log.DebugContext(r.Context(), "forwarding a request to a sandbox failed", telemetry.KeySandbox, rt.target.SandboxID, "port", rt.target.Port, telemetry.KeyError, err.Error())
+	p.refuseFor(w, r, rt.target, err)
 }
 
 // patient gives each write of an answer its own, long deadline.

@@ -26,7 +26,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// world is one Sandbox whose ports are handlers of the test, behind a Door.
+// world is one Sandbox whose ports are handlers of the test, behind a Proxy.
 type world struct {
 	t     *testing.T
 	id    string
@@ -38,7 +38,7 @@ type world struct {
 	wakes int
 	full  bool              // nothing more may run
 	ports map[uint16]string // addresses that answer
-	opens func()            // called before somebody is told that nothing answers; may be nil
+	opens func()            // called before a client gets the answer that nothing listens; may be nil
 	dials int
 	held  bool // its Tenant is suspended
 
@@ -76,7 +76,7 @@ func (w *world) wake(_ context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, er
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, id: sandbox.NewSandboxID(), state: sandbox.Running, boot: 1, ports: map[uint16]string{}}
 	w.listen(sandbox.GuestPort, http.NotFoundHandler())
-	door := traffic.New(traffic.Config{
+	proxy := traffic.New(traffic.Config{
 		Records: w, Nodes: w, Enter: w.enter, Use: func(context.Context, string) {}, Wake: w.wake,
 		Forward: func(_ context.Context, conn net.Conn, port uint16) (net.Conn, error) {
 			conn.Close()
@@ -90,14 +90,14 @@ func newWorld(t *testing.T) *world {
 		OwnToken:    func(token string) bool { return token == ourJWT },
 		Log:         slog.New(slog.DiscardHandler),
 	})
-	t.Cleanup(door.Close)
+	t.Cleanup(proxy.Close)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		to, ok, err := traffic.TargetOf(r, nobodys)
 		if !ok {
 			http.Error(rw, "not for a port", http.StatusTeapot)
 			return
 		}
-		door.Serve(rw, r, to, err)
+		proxy.Serve(rw, r, to, err)
 	}))
 	srv.Config.Protocols = internalrpc.Protocols()
 	srv.Start()
@@ -184,7 +184,7 @@ func (w *world) do(req *http.Request) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// nobodys is what TargetOf asks where no request is the installation's own.
+// nobodys is the argument of TargetOf for an installation without requests of its own.
 func nobodys(*http.Request) bool { return false }
 
 // A request whose headers name envd may be the installation's own; one that names
@@ -277,8 +277,8 @@ func TestPassesThrough(t *testing.T) {
 	}
 }
 
-// What speaks for somebody here is seen by nothing inside; what is theirs is. All
-// forms of real credentials are tried in tests/hostile.
+// Services inside see no credential of this installation, and all of their own. All forms
+// of real credentials are tried in tests/hostile.
 func TestCredentialsStayOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -337,7 +337,8 @@ func TestCredentialsStayOutside(t *testing.T) {
 	}
 }
 
-// A path is not changed: one that shows what speaks for somebody here is refused.
+// A path is never changed. A path that contains a credential of this installation is
+// refused.
 func TestCredentialsInPaths(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -367,7 +368,7 @@ func TestCredentialsInPaths(t *testing.T) {
 	}
 }
 
-// What looks for credentials takes no long time, whatever it is given.
+// The search for credentials is fast for any input.
 func TestCredentialsAreLookedForQuickly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -468,7 +469,7 @@ func browser(r *http.Request) {
 	r.Header.Set("Accept", "text/html,*/*")
 }
 
-// What listens on loopback alone is reached through the Guest.
+// A service that listens on loopback alone is reached through the Guest.
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -562,8 +563,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// What follows the head of an upload that was answered early is never taken for
-// the next request.
+// The body of an upload that was answered early is never taken for the next request.
 func TestEarlyAnswerEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

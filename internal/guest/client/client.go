@@ -112,9 +112,9 @@ func (c *Client) Health(ctx context.Context) (sandboxID string, number int64, er
 	return c.health(ctx, &guestv1.HealthRequest{})
 }
 
-// Told sends a restored Guest the time of its save. A zero time sends none and only
+// NotifyRestored sends a restored Guest the time of its save. A zero time sends none and only
 // checks that the Guest answers.
-func (c *Client) Told(ctx context.Context, savedAt time.Time) error {
+func (c *Client) NotifyRestored(ctx context.Context, savedAt time.Time) error {
 	r := &guestv1.HealthRequest{}
 	if !savedAt.IsZero() {
 		r.SavedAtUnixNano = savedAt.UnixNano()

@@ -260,8 +260,8 @@ func (c *kept) stop(w *worker, cl *cell) {
 				continue
 			}
 			w.proc.Signal(unix.SIGINT)
-			if c.language.insist != 0 {
-				w.proc.Signal(c.language.insist)
+			if c.language.forceInterrupt != 0 {
+				w.proc.Signal(c.language.forceInterrupt)
 			}
 		}
 	}

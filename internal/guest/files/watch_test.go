@@ -79,7 +79,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// What is in a folder that was renamed is told by its new name.
+// Changes in a renamed folder are reported with its new name.
 func TestChangesAfterRename(t *testing.T) {
 	r := newRig(t)
 	r.tree(t, map[string]string{"a/b/c/f": "1", "other/": ""})
@@ -119,7 +119,7 @@ func TestWatch(t *testing.T) {
 		t.Fatalf("then: %v, %v", stream.Msg(), stream.Err())
 	}
 	stream.Close()
-	// Who returns with a cursor misses nothing.
+	// A client that returns with a cursor misses nothing.
 	r.tree(t, map[string]string{"d/b": ""})
 	req.Since = cursor
 	again, err := r.Watch(ctx, connect.NewRequest(req))
@@ -147,7 +147,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A journal that nobody asks for ends, and remembers no more than it should.
+// An unused journal ends, and its size is bounded.
 func TestJournalsEnd(t *testing.T) {
 	dir := t.TempDir()
 	js := &journals{idle: time.Millisecond}
@@ -190,8 +190,7 @@ func TestJournalsEnd(t *testing.T) {
 	}
 }
 
-// Whatever a client calls a cursor, it gets what it does not know yet, or is told
-// that something is missing.
+// For any cursor, a client gets the changes after it, or a reset.
 func FuzzCursor(f *testing.F) {
 	j := &journal{name: "abc", more: make(chan struct{})}
 	for i := range 5 {
@@ -216,7 +215,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// Whatever a glob and a name are, asking whether they match ends.
+// Matching ends for any glob and name.
 func FuzzGlob(f *testing.F) {
 	for _, s := range []string{"*.go", "/a/**/b", "!x", "{a,b}", "[a-", "**/**/**", "a?"} {
 		f.Add(s, "a/b/c.go")

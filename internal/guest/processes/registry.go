@@ -429,7 +429,7 @@ func (r *Registry) shrink() {
 		}
 		if p.over() {
 			p.output.drop(true)
-			if now, _ := p.output.visits(); p.cell != nil && now == 0 {
+			if now, _ := p.output.followers(); p.cell != nil && now == 0 {
 				p.cell.drop()
 			}
 		}

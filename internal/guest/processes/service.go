@@ -293,13 +293,13 @@ func (s *Service) named(m *guestv1.EndProcessRequest) (*Process, error) {
 func (p *Process) endUnlessFollowed(after time.Duration) {
 	late := time.NewTimer(after)
 	defer late.Stop()
-	_, before := p.output.visits()
+	_, before := p.output.followers()
 	select {
 	case <-p.ended:
 		return
 	case <-late.C:
 	}
-	if now, ever := p.output.visits(); now == 0 && ever == before {
+	if now, ever := p.output.followers(); now == 0 && ever == before {
 		p.End()
 	}
 }

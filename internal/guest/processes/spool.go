@@ -345,8 +345,8 @@ func (s *spool) poke() {
 	s.wake()
 }
 
-// visits returns how many owners follow now, and how many ever have.
-func (s *spool) visits() (now, ever int) {
+// followers returns how many owners follow now, and how many ever have.
+func (s *spool) followers() (now, ever int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.owners, s.came

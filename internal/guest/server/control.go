@@ -68,7 +68,7 @@ func (l *onlyFrom) Accept() (net.Conn, error) {
 // Health returns the version of the Guest and the owner of the Boot.
 func (c *Control) Health(_ context.Context, r *connect.Request[guestv1.HealthRequest]) (*connect.Response[guestv1.HealthResponse], error) {
 	if at := r.Msg.SavedAtUnixNano; at > 0 {
-		c.Guest.Told(time.Unix(0, at))
+		c.Guest.SetSavedAt(time.Unix(0, at))
 	}
 	owner, _ := c.Guest.Owner()
 	return connect.NewResponse(&guestv1.HealthResponse{Version: guest.Version, SandboxId: owner.SandboxID, BootNumber: owner.BootNumber}), nil

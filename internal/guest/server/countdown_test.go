@@ -24,7 +24,7 @@ func countsRunningTime(t *testing.T, told bool) {
 			}
 			return saved, restored
 		}
-		g.Told(saved.Add(-time.Hour)) // it was not restored
+		g.SetSavedAt(saved.Add(-time.Hour)) // it was not restored
 		expired, stop := g.Countdown(time.Hour)
 		defer stop()
 		never, cancel := g.Countdown(time.Hour)
@@ -36,7 +36,7 @@ func countsRunningTime(t *testing.T, told bool) {
 		if over(expired) {
 			t.Fatal("it was over before the boot was bound")
 		}
-		g.Told(saved)
+		g.SetSavedAt(saved)
 		g.mu.Lock()
 		g.forget(0)
 		restored = false

@@ -46,10 +46,10 @@ type Guest struct {
 	random int          // descriptor of the kernel's randomness, to be written; -1: not open
 	idle   map[net.Conn]struct{}
 
-	away    time.Duration            // time between saves and restores, in total
-	rebound chan struct{}            // closed by the Bind of a restored Boot; nil: no waiter
-	savedAt func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: see told
-	told    time.Time                // when the Boot was saved, for a Boot that cannot know
+	away            time.Duration            // time between saves and restores, in total
+	rebound         chan struct{}            // closed by the Bind of a restored Boot; nil: no waiter
+	savedAt         func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: see told
+	reportedSavedAt time.Time                // when the Boot was saved, for a Boot that cannot know
 
 	mounted mounted // Volumes
 	shells  shells

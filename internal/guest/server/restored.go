@@ -44,13 +44,13 @@ func savedAt() (time.Time, bool) {
 	return guest.SavedAt(unix.ByteSliceToString(u.Nodename[:]))
 }
 
-// Told sets the time of the save, if the Boot was just restored and does not know
+// SetSavedAt sets the time of the save, if the Boot was just restored and does not know
 // it. A zero time is ignored.
-func (g *Guest) Told(savedAt time.Time) {
+func (g *Guest) SetSavedAt(savedAt time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if at, restored := g.savedAt(); restored && at.IsZero() && !savedAt.IsZero() {
-		g.told = savedAt
+		g.reportedSavedAt = savedAt
 	}
 }
 
@@ -71,7 +71,7 @@ func (g *Guest) forget(clock int64) {
 		now = time.Unix(0, clock)
 	}
 	if at.IsZero() {
-		at, g.told = g.told, time.Time{}
+		at, g.reportedSavedAt = g.reportedSavedAt, time.Time{}
 	}
 	if at.IsZero() { // the time is unknown: its limits run on as if it had not been away
 		at = now

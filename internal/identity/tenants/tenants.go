@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/visits"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/inflight"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -44,7 +44,7 @@ type Service struct {
 	epoch     uint64 // increments with each change here
 	known     map[sandbox.TenantID]bool
 	unnoted   map[sandbox.TenantID]sandbox.Tenant // seen, not recorded yet
-	inside    visits.Set[sandbox.TenantID]
+	inFlight  inflight.Requests[sandbox.TenantID]
 }
 
 // New returns a Service. Run keeps it in step with other processes.
@@ -73,7 +73,7 @@ func (s *Service) Enter(ctx context.Context, id sandbox.TenantID) (_ context.Con
 		return nil, nil, sandbox.ErrSuspended
 	}
 	s.note(id, parentOf(id))
-	ctx, left := s.inside.Enter(ctx, id)
+	ctx, left := s.inFlight.Enter(ctx, id)
 	return ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -193,9 +193,9 @@ func (s *Service) hold(suspended sandbox.Suspensions, epoch uint64) bool {
 	if len(suspended) == 0 {
 		return true
 	}
-	for _, id := range s.inside.Keys() {
+	for _, id := range s.inFlight.Keys() {
 		if suspended.Hold(id) {
-			s.inside.End(id, sandbox.ErrSuspended)
+			s.inFlight.End(id, sandbox.ErrSuspended)
 		}
 	}
 	return true

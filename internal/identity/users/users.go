@@ -14,7 +14,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/visits"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/inflight"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -49,14 +49,14 @@ type Service struct {
 
 	flushing sync.Mutex // serializes flush
 
-	mu      sync.Mutex
-	known   map[userID]record
-	unnoted map[userID]sandbox.User // seen, not recorded yet
-	lapsed  map[userID]sandbox.User // those of unnoted whose decision lapsed
-	changed int64                   // the Store's last change number
-	checked time.Time               // when it was read
-	epoch   uint64                  // increments when the cache is cleared
-	inside  visits.Set[visitor]
+	mu       sync.Mutex
+	known    map[userID]record
+	unnoted  map[userID]sandbox.User // seen, not recorded yet
+	lapsed   map[userID]sandbox.User // those of unnoted whose decision lapsed
+	changed  int64                   // the Store's last change number
+	checked  time.Time               // when it was read
+	epoch    uint64                  // increments when the cache is cleared
+	inFlight inflight.Requests[principal]
 }
 
 type userID struct {
@@ -70,8 +70,8 @@ type record struct {
 	read time.Time
 }
 
-// A visitor identifies an in-flight request: its User, and the Role it was admitted with.
-type visitor struct {
+// A principal identifies an in-flight request: its User, and the Role it was admitted with.
+type principal struct {
 	userID
 	role   sandbox.Role       // from their credential
 	source sandbox.UserSource // from their token; empty: a Key
@@ -125,11 +125,11 @@ func (s *Service) admit(ctx context.Context, epoch uint64, u sandbox.User, who s
 		return nil, nil, false
 	}
 	s.note(u, who)
-	v := visitor{userID: userID{who.Tenant, who.Person}, role: who.Role, as: as}
+	v := principal{userID: userID{who.Tenant, who.Person}, role: who.Role, as: as}
 	if who.Profile != nil {
 		v.source = who.Profile.Source
 	}
-	ctx, left := s.inside.Enter(ctx, v)
+	ctx, left := s.inFlight.Enter(ctx, v)
 	return ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -279,14 +279,14 @@ func (s *Service) refresh(ctx context.Context) error {
 	s.changed = n
 	s.epoch++
 	clear(s.known)
-	inside := s.inside.Keys()
+	inFlight := s.inFlight.Keys()
 	s.mu.Unlock()
-	return s.see(ctx, inside)
+	return s.recheck(ctx, inFlight)
 }
 
-// see cancels the requests of visitors who would no longer be admitted the same way.
-func (s *Service) see(ctx context.Context, inside []visitor) error {
-	for _, v := range inside {
+// recheck cancels the requests of principals who would no longer be admitted the same way.
+func (s *Service) recheck(ctx context.Context, inFlight []principal) error {
+	for _, v := range inFlight {
 		u, _, err := s.find(ctx, v.userID)
 		if err != nil {
 			s.mu.Lock()
@@ -304,7 +304,7 @@ func (s *Service) see(ctx context.Context, inside []visitor) error {
 		}
 		if err != nil {
 			s.mu.Lock()
-			s.inside.End(v, err)
+			s.inFlight.End(v, err)
 			s.mu.Unlock()
 		}
 	}

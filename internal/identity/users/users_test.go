@@ -31,7 +31,7 @@ func narrow(who sandbox.Identity) sandbox.Identity {
 	return who
 }
 
-// keyOf is whom a Key speaks for that somebody made.
+// keyOf returns the Identity of a Key that the user created.
 func keyOf(who sandbox.Identity) sandbox.Identity {
 	who.User, who.Key, who.Profile = "key:k2", "k2", nil
 	return who
@@ -121,13 +121,13 @@ func TestFirstTokenMakesTheRecord(t *testing.T) {
 		u.Source != sandbox.UserByIssuer || u.Issuer != "corp" || u.State != sandbox.UserActive || time.Since(u.SeenAt) > time.Hour {
 		t.Errorf("the record: %+v, %v", u, err)
 	}
-	// What the next token says else is known at once, and nothing is lost that it does not say.
+	// New claims of the next token apply at once. Values that it leaves out are kept.
 	bob.Role, bob.Profile = sandbox.RoleAdmin, sandbox.ProfileOf(sandbox.UserByIssuer, "corp", "Robert", "")
 	enter(t, s, bob)
 	if u, err := s.Get(t.Context(), "acme", bob.Person); err != nil || u.Name != "Robert" || u.Email != "bob@example.com" || u.TokenRole != sandbox.RoleAdmin {
 		t.Errorf("after another token: %+v, %v", u, err)
 	}
-	// Keys and what is nobody's leave no record.
+	// Keys, and credentials without a user, leave no record.
 	enter(t, s, keyOf(as("corp:carol", sandbox.RoleAdmin)))
 	enter(t, s, sandbox.Identity{Tenant: "acme", User: "signed-url", Role: sandbox.RoleDeveloper})
 	if page, err := s.List(t.Context(), "acme", sandbox.UserQuery{}); err != nil || len(page.Users) != 1 {
@@ -186,7 +186,7 @@ func TestChangesHoldAtOnce(t *testing.T) {
 		t.Errorf("given nothing, bob is %s", u.Role())
 	}
 
-	// Who was removed stays out, whatever tokens come.
+	// A removed user stays out, with any token.
 	if err := s.Remove(t.Context(), admin, "acme", bob.Person); err != nil {
 		t.Fatal(err)
 	}
@@ -323,8 +323,8 @@ func TestWhoMayRemoveAndInvite(t *testing.T) {
 	}
 }
 
-// What was decided about somebody by people below the role that their token says,
-// also before it came, does not hold; what people as high decided does.
+// A decision about a user lapses if its maker's role is below the role in the user's
+// token, also if the token came later. A decision of an equal role holds.
 func TestWhoDecidesAboutThoseAbove(t *testing.T) {
 	second := as("corp:second", sandbox.RoleOwner)
 	type step func(t *testing.T, s *users.Service)
@@ -423,8 +423,8 @@ func TestWhoDecidesAboutThoseAbove(t *testing.T) {
 	}
 }
 
-// A removal of before it was kept who decided holds: an admin has nobody back who is
-// above them.
+// A removal without a recorded maker holds: an admin cannot restore a user of a higher
+// role.
 func TestRemovedBeforeDecisionsWereKept(t *testing.T) {
 	store := sqlitetest.Open(t)
 	s := users.New(users.Config{Store: store})
@@ -457,8 +457,8 @@ func TestRemovedBeforeDecisionsWereKept(t *testing.T) {
 	}
 }
 
-// A decision that lapsed stays lapsed, also where a token that says less comes before
-// that was recorded, and the Tenant's log tells of it.
+// A lapsed decision stays lapsed, also if a token with a lower role arrives before the
+// lapse was recorded. The Tenant's audit log has the lapse.
 func TestLapsedThenLess(t *testing.T) {
 	store := sqlitetest.Open(t)
 	s := users.New(users.Config{Store: store, Audit: store, Log: slog.New(slog.DiscardHandler)})
@@ -478,7 +478,7 @@ func TestLapsedThenLess(t *testing.T) {
 	}
 }
 
-// A key of somebody's does not undo what was decided about them.
+// A key that a user created does not undo a decision about the user.
 func TestKeysOutrankNobody(t *testing.T) {
 	s := users.New(users.Config{Store: sqlitetest.Open(t)})
 	enter(t, s, admin)
@@ -489,8 +489,8 @@ func TestKeysOutrankNobody(t *testing.T) {
 	refused(t, s, keyOf(bob), sandbox.ErrUserSuspended)
 }
 
-// What another process changes is known within a second or so, and ends what is
-// under way here.
+// A change by another process applies here within about a second, and cancels in-flight
+// requests.
 func TestChangesOfOtherProcesses(t *testing.T) {
 	store := sqlitetest.Open(t)
 	here, there := users.New(users.Config{Store: store}), users.New(users.Config{Store: store})
@@ -511,7 +511,8 @@ func TestChangesOfOtherProcesses(t *testing.T) {
 	refused(t, here, bob, sandbox.ErrUserSuspended)
 }
 
-// Whoever comes while a user is suspended and let go on is in or out as it is then.
+// A request that arrives while a user is suspended and resumed is admitted or refused by
+// the state at that moment.
 func TestChangesWhileManyCome(t *testing.T) {
 	s := users.New(users.Config{Store: sqlitetest.Open(t)})
 	bob := as("corp:bob", sandbox.RoleDeveloper)

@@ -57,7 +57,7 @@ func main() {
 	}
 }
 
-// release is what all packages share.
+// release holds the values that all packages share.
 type release struct {
 	version string // of the release
 	made    time.Time

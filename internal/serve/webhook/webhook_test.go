@@ -225,7 +225,7 @@ func TestBadReceivers(t *testing.T) {
 // however many are told in between.
 func TestDeadReceiver(t *testing.T) {
 	url, all := receiving(t, ok)
-	const dead = "http://127.0.0.1:1" // not one that somebody else may get meanwhile
+	const dead = "http://127.0.0.1:1" // no other program can get this port meanwhile
 	var log bytes.Buffer
 	st := sqlitetest.Open(t)
 	s := sender(st, &log, dead+"/secret-path", url)
@@ -273,8 +273,8 @@ func TestOldEvents(t *testing.T) {
 	}
 }
 
-// What waits when a process ends, or is killed, the next one sends, and what it does
-// not know whether the receiver has, with the same ID.
+// The next process sends the events that waited when a process ended or was killed. It
+// sends events of unknown outcome again with the same ID.
 func TestNextProcess(t *testing.T) {
 	came, hold := make(chan struct{}), make(chan struct{})
 	url, all := receiving(t, func(try int64, _ http.ResponseWriter, r *http.Request) {

@@ -5,7 +5,7 @@
 //	magic    8 bytes, "CSBXSNAP"
 //	version  2 bytes, big endian as all numbers
 //	head     4 bytes of length, JSON
-//	pieces   each 4 bytes of length and that many bytes; together a zstd stream
+//	chunks   each 4 bytes of length and that many bytes; together a zstd stream
 //	end      4 bytes, zero
 //	sum      SHA-256 of all before it
 //
@@ -35,7 +35,7 @@ const (
 	imageVersion = 2
 
 	maxHead  = 1 << 20
-	maxPiece = 1 << 20
+	maxChunk = 1 << 20
 	// window bounds the decoder's window, in bytes.
 	window = 8 << 20
 	// maxDecoding bounds what the decoder may allocate for one stream.
@@ -124,7 +124,7 @@ func (w *Writer) begin() error {
 	if _, err := w.to.Write(append(out, head...)); err != nil {
 		return err
 	}
-	w.packed, err = zstd.NewWriter(pieces{w.to}, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(window/2))
+	w.packed, err = zstd.NewWriter(chunkWriter{w.to}, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(window/2))
 	return err
 }
 
@@ -151,16 +151,16 @@ func (w *Writer) Abandon() {
 	}
 }
 
-// pieces writes each piece after its length.
-type pieces struct{ to io.Writer }
+// chunkWriter writes each chunk after its length.
+type chunkWriter struct{ to io.Writer }
 
-func (p pieces) Write(b []byte) (int, error) {
+func (p chunkWriter) Write(b []byte) (int, error) {
 	done := 0
-	for piece := range bytesOf(b, maxPiece) {
-		if _, err := p.to.Write(binary.BigEndian.AppendUint32(nil, uint32(len(piece)))); err != nil {
+	for chunk := range bytesOf(b, maxChunk) {
+		if _, err := p.to.Write(binary.BigEndian.AppendUint32(nil, uint32(len(chunk)))); err != nil {
 			return done, err
 		}
-		n, err := p.to.Write(piece)
+		n, err := p.to.Write(chunk)
 		if done += n; err != nil {
 			return done, err
 		}
@@ -168,15 +168,15 @@ func (p pieces) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// bytesOf yields b in pieces of at most n bytes.
+// bytesOf yields b in chunks of at most n bytes.
 func bytesOf(b []byte, n int) func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for len(b) > 0 {
-			piece := b[:min(len(b), n)]
-			if !yield(piece) {
+			chunk := b[:min(len(b), n)]
+			if !yield(chunk) {
 				return
 			}
-			b = b[len(piece):]
+			b = b[len(chunk):]
 		}
 	}
 }
@@ -184,7 +184,7 @@ func bytesOf(b []byte, n int) func(yield func([]byte) bool) {
 // Reader reads the content of one file. It returns io.EOF only if the whole file is valid
 // and nothing follows it.
 type Reader struct {
-	from     *unpieced
+	from     *chunkReader
 	unpacked *zstd.Decoder
 }
 
@@ -197,7 +197,7 @@ func NewReader(from io.Reader) (*Reader, Head, error) {
 	if err != nil {
 		return nil, Head{}, err
 	}
-	r := &Reader{from: &unpieced{from: in, after: from, sum: sum}}
+	r := &Reader{from: &chunkReader{from: in, after: from, sum: sum}}
 	r.unpacked, err = zstd.NewReader(r.from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(window), zstd.WithDecoderMaxMemory(maxDecoding))
 	if err != nil {
 		return nil, Head{}, r.explain(err)
@@ -281,16 +281,16 @@ func (r *Reader) explain(err error) error {
 // Close releases the Reader.
 func (r *Reader) Close() { r.unpacked.Close() }
 
-// unpieced joins the bytes of all pieces. After the last piece it checks the checksum.
-type unpieced struct {
+// chunkReader joins the bytes of all chunks. After the last chunk it checks the checksum.
+type chunkReader struct {
 	from  io.Reader // also updates sum
 	after io.Reader // the same, without updating sum
 	sum   hash.Hash
-	left  uint32 // bytes of the current piece
+	left  uint32 // bytes of the current chunk
 	err   error  // final error; io.EOF: the file is valid
 }
 
-func (u *unpieced) Read(p []byte) (int, error) {
+func (u *chunkReader) Read(p []byte) (int, error) {
 	if u.err != nil {
 		return 0, u.err
 	}
@@ -311,13 +311,13 @@ func (u *unpieced) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next begins a piece. It returns io.EOF when there are no more and the file is valid.
-func (u *unpieced) next() error {
+// next begins a chunk. It returns io.EOF when there are no more and the file is valid.
+func (u *chunkReader) next() error {
 	var length [4]byte
 	if err := readFull(u.from, length[:]); err != nil {
 		return err
 	}
-	if u.left = binary.BigEndian.Uint32(length[:]); u.left > maxPiece {
+	if u.left = binary.BigEndian.Uint32(length[:]); u.left > maxChunk {
 		return errDamaged
 	}
 	if u.left > 0 {
@@ -341,7 +341,7 @@ func (u *unpieced) next() error {
 }
 
 // finish checks that nothing but the end follows the content.
-func (u *unpieced) finish() error {
+func (u *chunkReader) finish() error {
 	switch n, err := io.Copy(io.Discard, io.LimitReader(u, 1)); {
 	case err != nil:
 		return err

@@ -162,7 +162,7 @@ func TestForged(t *testing.T) {
 		"an unknown field":     summed(snapfile.Version, []byte(`{"path": "/etc"}`)),
 		"two heads":            summed(snapfile.Version, append(slices.Clone(head), head...)),
 		"content that is none": summed(snapfile.Version, head, []byte("not compressed")),
-		"a piece too long":     summed(snapfile.Version, head, make([]byte, 1<<20+1)),
+		"a chunk too long":     summed(snapfile.Version, head, make([]byte, 1<<20+1)),
 		"a head too long":      summed(snapfile.Version, append(head, bytes.Repeat([]byte(" "), 1<<20)...)),
 	} {
 		refused(t, what, file)

@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/template/room"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/uploadlimit"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
@@ -321,7 +321,7 @@ func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.F
 		f.Close()
 		return nil, fmt.Errorf("keep the archive: %w", err)
 	}
-	err = room.Bounds{Subject: "an archive", Most: maxArchive, Leave: minFree}.Receive(ctx, f, archive)
+	err = uploadlimit.Bounds{Subject: "an archive", Most: maxArchive, Leave: minFree}.Receive(ctx, f, archive)
 	if err == nil && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}

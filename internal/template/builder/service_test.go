@@ -188,7 +188,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// What waits and what runs can be cancelled, and others' builds cannot.
+// Waiting and running builds can be cancelled, but not builds of other tenants.
 func TestCancelAndBounds(t *testing.T) {
 	w := newWorld(t)
 	var all []sandbox.TemplateBuild
@@ -311,7 +311,7 @@ func (b bounded) TenantQuota(context.Context, sandbox.TenantID) (sandbox.Quota, 
 	return sandbox.Quota{TemplateBytes: int64(b)}, nil
 }
 
-// brought is a Store with an image of n bytes that nobody names.
+// brought is a Store with an image of n bytes without a name.
 func brought(t *testing.T, dir string, n int) (*template.Store, string) {
 	t.Helper()
 	store, err := template.Open(dir)

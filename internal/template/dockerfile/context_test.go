@@ -50,7 +50,7 @@ func contextOf(t *testing.T, archive io.Reader) (*Context, error) {
 	return ReadContext(archive, f, 1<<20)
 }
 
-// What COPY names is found, without what is ignored, and links stay inside.
+// COPY finds the files that it names, without ignored ones. Links stay inside.
 func TestFind(t *testing.T) {
 	c, err := contextOf(t, packedOf(t, time.Unix(1, 0), ".dockerignore=# all but\n*.log\nsecret\n!keep.log\nnode_modules\n", "./", "./a.txt=A", "b.txt=B", "keep.log=k", "x.log=x",
 		"secret/key=s", "src/main.py=m", "src/sub/deep.py=d", "src-2/z=z", "node_modules/p/q=q", "to-src>src", "file>src/main.py", "src/up>../a.txt",

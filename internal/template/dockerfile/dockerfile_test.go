@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// What a Dockerfile says, in order, with its variables replaced.
+// A plan has the instructions of a Dockerfile in order, with variables replaced.
 func TestPlan(t *testing.T) {
 	sh := func(script string) []string { return []string{"/bin/sh", "-c", script} }
 	for name, tt := range map[string]struct {
@@ -88,7 +88,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// What cannot be done is refused, with its line and a remedy.
+// An unsupported instruction is refused with its line and a remedy.
 func TestParseRefuses(t *testing.T) {
 	doubled := "FROM base\nENV A=aaaaaaaa\n" + strings.Repeat("ENV A=$A$A$A$A$A$A$A$A\n", 10)
 	for name, tt := range map[string]struct {

@@ -140,7 +140,7 @@ func TestChains(t *testing.T) {
 	f.reads(t, c, third).Close()
 }
 
-// A file that somebody has open stays, and so does one that was opened lately.
+// An open file stays, and so does a file that was opened lately.
 func TestEvict(t *testing.T) {
 	f := Folder(t.TempDir())
 	base := random(1, 100)
@@ -162,7 +162,7 @@ func TestEvict(t *testing.T) {
 		t.Errorf("%d bytes were freed, %v", freed, err)
 	}
 	open.Close()
-	// What a killed process left goes, and what another boot of the machine made.
+	// Files of a killed process, and of an earlier boot of the machine, are removed.
 	left, earlier := filepath.Join(string(f), ".expanding-1"), filepath.Join(string(f), expandedFolder, "earlier", "x.erofs")
 	if err := errors.Join(os.WriteFile(left, base, 0o600), os.MkdirAll(filepath.Dir(earlier), 0o755), os.WriteFile(earlier, base, 0o644)); err != nil {
 		t.Fatal(err)
@@ -172,8 +172,7 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// Who has an image open keeps it from being removed, and who removes it keeps it from
-// being opened.
+// An open image cannot be removed, and an image that is being removed cannot be opened.
 func TestClaim(t *testing.T) {
 	f := Folder(t.TempDir())
 	base := random(1, 100)

@@ -9,18 +9,18 @@ import (
 
 func TestMemoryLimit(t *testing.T) {
 	for _, tt := range []struct {
-		name, mount, groups string // %[1]s: where it is mounted
+		name, mount, groups string // %[1]s: the mount point
 		files               map[string]string
 		want                int64
 	}{
-		{"none at all", "", "0::/\n", nil, 0},
+		{"no cgroup", "", "0::/\n", nil, 0},
 		{
-			"v2, its own", "30 1 0:2 / %[1]s rw - cgroup2 cgroup rw\n", "0::/a/b\n",
+			"v2, own limit", "30 1 0:2 / %[1]s rw - cgroup2 cgroup rw\n", "0::/a/b\n",
 			map[string]string{"cgroup.controllers": "cpu memory\n", "a/b/memory.max": "1000\n", "a/memory.max": "max\n"},
 			1000,
 		},
 		{
-			"v2, of one around it", "30 1 0:2 / %[1]s rw - cgroup2 cgroup rw\n", "0::/a/b\n",
+			"v2, lower limit of a parent", "30 1 0:2 / %[1]s rw - cgroup2 cgroup rw\n", "0::/a/b\n",
 			map[string]string{"cgroup.controllers": "memory\n", "a/b/memory.max": "1000\n", "a/memory.max": "700\n"},
 			700,
 		},

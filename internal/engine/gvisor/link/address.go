@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every link has the same addresses: the guest GuestAddress, the host's end
-// GatewayAddress, which is also the guest's resolver.
+// Every link has the same addresses. GatewayAddress is the host's end, and the guest's
+// resolver.
 var (
 	GatewayAddress = netip.MustParseAddr("10.0.0.1")
 	GuestAddress   = netip.MustParseAddr("10.0.0.2")

@@ -98,10 +98,10 @@ func (c *Client) Link(ctx context.Context, id string) (*os.File, error) {
 	return files[0], nil
 }
 
-// Keep gives the sentry host a copy of the host's end of a link, if it has none because
+// ReturnLink gives the sentry host a copy of the host's end of a link, if it has none because
 // it adopted the Boot from an earlier sentry host. The file stays the caller's.
-func (c *Client) Keep(ctx context.Context, id string, host *os.File) error {
-	return c.call(ctx, MethodKeep, BootRequest{ID: id}, nil, host)
+func (c *Client) ReturnLink(ctx context.Context, id string, host *os.File) error {
+	return c.call(ctx, MethodReturnLink, BootRequest{ID: id}, nil, host)
 }
 
 // Usage reports the resource usage of a Boot.
@@ -171,20 +171,20 @@ func (c *Client) Home(ctx context.Context, name string) (r HomeReply, err error)
 	return r, err
 }
 
-// Lend puts a saved state where the sentry host of an earlier build finds it.
-func (c *Client) Lend(ctx context.Context, r LendRequest) error {
-	return c.call(ctx, MethodLend, r, nil)
+// ShareWithEarlier puts a saved state where the sentry host of an earlier build finds it.
+func (c *Client) ShareWithEarlier(ctx context.Context, r EarlierRequest) error {
+	return c.call(ctx, MethodShareWithEarlier, r, nil)
 }
 
-// Unlend revokes a Lend; without one it succeeds. It waits for a concurrent Lend of the
-// same state.
-func (c *Client) Unlend(ctx context.Context, r LendRequest) error {
-	return c.call(ctx, MethodUnlend, r, nil)
+// RevokeFromEarlier undoes ShareWithEarlier; without one it succeeds. It waits for a
+// concurrent ShareWithEarlier of the same state.
+func (c *Client) RevokeFromEarlier(ctx context.Context, r EarlierRequest) error {
+	return c.call(ctx, MethodRevokeFromEarlier, r, nil)
 }
 
-// Collect takes a state that the sentry host of an earlier build saved.
-func (c *Client) Collect(ctx context.Context, r LendRequest) (s sandbox.Saved, err error) {
-	err = c.call(ctx, MethodCollect, r, &s)
+// ImportFromEarlier takes a state that the sentry host of an earlier build saved.
+func (c *Client) ImportFromEarlier(ctx context.Context, r EarlierRequest) (s sandbox.Saved, err error) {
+	err = c.call(ctx, MethodImportFromEarlier, r, &s)
 	return s, err
 }
 

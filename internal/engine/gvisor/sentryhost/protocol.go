@@ -26,33 +26,33 @@ const PauseVersion = 2
 
 // Methods of the protocol. Each needs a hello on its connection first.
 const (
-	MethodHello   = "hello"   // Hello -> HelloReply
-	MethodStart   = "start"   // StartRequest and two files, the guest's and the host's end of the link -> StartReply
-	MethodStop    = "stop"    // BootRequest; returns when everything of the Boot is removed
-	MethodList    = "list"    // -> []Boot
-	MethodLink    = "link"    // BootRequest -> a file: a copy of the link's host end
-	MethodKeep    = "keep"    // BootRequest and a file: the link's host end, for a sentry host that has no copy
-	MethodUsage   = "usage"   // BootRequest -> sandbox.Usage
-	MethodLimit   = "limit"   // LimitRequest
-	MethodFreeze  = "freeze"  // BootRequest
-	MethodThaw    = "thaw"    // BootRequest
-	MethodSave    = "save"    // SaveRequest -> sandbox.Saved; continues when its caller is gone
-	MethodDelete  = "delete"  // SavedRequest
-	MethodSaved   = "saved"   // -> []string: the names of saved states
-	MethodExport  = "export"  // ExportRequest -> Proof and the files of the state, open for reading
-	MethodImport  = "import"  // ImportRequest and a pipe -> sandbox.Saved; ends with the pipe
-	MethodShare   = "share"   // ShareRequest
-	MethodCache   = "cache"   // CacheRequest
-	MethodHome    = "home"    // SavedRequest -> HomeReply: which build's sentry host starts from a state
-	MethodLend    = "lend"    // LendRequest: puts a state where the sentry host of an earlier build finds it
-	MethodUnlend  = "unlend"  // LendRequest: removes it from there
-	MethodCollect = "collect" // LendRequest -> sandbox.Saved: takes a state that the earlier build saved
-	MethodShard   = "shard"   // ShardRequest -> ShardReply: starts the link shard unless it runs
-	MethodShards  = "shards"  // -> []ShardReply: the running link shards
-	MethodDown    = "down"    // ends every Boot and shard, then the sentry host itself
-	MethodWatch   = "watch"   // subscribes to events from now on
-	EventBoot     = "boot"    // sandbox.BootEvent
-	EventShardEnd = "shard"   // ShardRequest: this shard ended
+	MethodHello             = "hello"   // Hello -> HelloReply
+	MethodStart             = "start"   // StartRequest and two files, the guest's and the host's end of the link -> StartReply
+	MethodStop              = "stop"    // BootRequest; returns when everything of the Boot is removed
+	MethodList              = "list"    // -> []Boot
+	MethodLink              = "link"    // BootRequest -> a file: a copy of the link's host end
+	MethodReturnLink        = "keep"    // BootRequest and a file: the link's host end, for a sentry host that has no copy
+	MethodUsage             = "usage"   // BootRequest -> sandbox.Usage
+	MethodLimit             = "limit"   // LimitRequest
+	MethodFreeze            = "freeze"  // BootRequest
+	MethodThaw              = "thaw"    // BootRequest
+	MethodSave              = "save"    // SaveRequest -> sandbox.Saved; continues when its caller is gone
+	MethodDelete            = "delete"  // SavedRequest
+	MethodSaved             = "saved"   // -> []string: the names of saved states
+	MethodExport            = "export"  // ExportRequest -> Proof and the files of the state, open for reading
+	MethodImport            = "import"  // ImportRequest and a pipe -> sandbox.Saved; ends with the pipe
+	MethodShare             = "share"   // ShareRequest
+	MethodCache             = "cache"   // CacheRequest
+	MethodHome              = "home"    // SavedRequest -> HomeReply: which build's sentry host starts from a state
+	MethodShareWithEarlier  = "lend"    // EarlierRequest: puts a state where the sentry host of an earlier build finds it
+	MethodRevokeFromEarlier = "unlend"  // EarlierRequest: removes it from there
+	MethodImportFromEarlier = "collect" // EarlierRequest -> sandbox.Saved: takes a state that the earlier build saved
+	MethodShard             = "shard"   // ShardRequest -> ShardReply: starts the link shard unless it runs
+	MethodShards            = "shards"  // -> []ShardReply: the running link shards
+	MethodDown              = "down"    // ends every Boot and shard, then the sentry host itself
+	MethodWatch             = "watch"   // subscribes to events from now on
+	EventBoot               = "boot"    // sandbox.BootEvent
+	EventShardEnd           = "shard"   // ShardRequest: this shard ended
 )
 
 // Signals that the sentry host sends to a sentry. Saving and loading a state allocates
@@ -173,9 +173,9 @@ type HomeReply struct {
 	Engine string `json:"engine_version"` // gVisor's, of the state
 }
 
-// LendRequest names a saved state and an earlier build, whose sentry host has its own
+// EarlierRequest names a saved state and an earlier build, whose sentry host has its own
 // folder of saved states: see EarlierSaved.
-type LendRequest struct {
+type EarlierRequest struct {
 	Name  string `json:"name"`
 	Build string `json:"build"`
 }

@@ -18,9 +18,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/policy"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/sniff"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sandboxca"
 )
 
 const (
@@ -58,8 +58,8 @@ func (s origin) name() string {
 
 // secrets are the headers that a Link adds to requests. They are immutable.
 type secrets struct {
-	authority *authority.Authority
-	headers   map[origin]http.Header // by host, or by "*." and a parent domain
+	ca      *sandboxca.CA
+	headers map[origin]http.Header // by host, or by "*." and a parent domain
 }
 
 // at returns the headers for a host. The most specific host wins, even if its headers are
@@ -98,11 +98,11 @@ func compileSecrets(b sandbox.SecretBinding) (*secrets, error) {
 	if len(b.Headers) == 0 {
 		return nil, nil
 	}
-	made, err := authority.Parse(b.Authority, string(b.Key))
+	made, err := sandboxca.Parse(b.Authority, string(b.Key))
 	if err != nil {
 		return nil, err
 	}
-	s := &secrets{authority: made, headers: map[origin]http.Header{}}
+	s := &secrets{ca: made, headers: map[origin]http.Header{}}
 	for _, h := range b.Headers {
 		at := origin{h.Host, h.Port}
 		if s.headers[at] == nil {
@@ -171,7 +171,7 @@ func (l *Link) open(f *flow, shown policy.Shown) (*tls.Certificate, error) {
 	if count >= maxOpened || !l.cfg.Shared.takeOpened() {
 		return nil, errCrowded
 	}
-	leaf, err := l.secrets.authority.Leaf(at.host)
+	leaf, err := l.secrets.ca.Leaf(at.host)
 	if err != nil {
 		l.cfg.Shared.giveOpened()
 		return nil, err

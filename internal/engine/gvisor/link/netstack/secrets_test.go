@@ -20,7 +20,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sandboxca"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
@@ -96,7 +96,7 @@ func (v *vault) told() (with []sent, without int) {
 // its guest trusts then.
 func binding(t *testing.T, port uint16) (b sandbox.SecretBinding, inside *x509.CertPool) {
 	t.Helper()
-	cert, key, err := authority.New([]byte("a seed of tests"), "i4k2m9x0qa7c1z8w3e5r6")
+	cert, key, err := sandboxca.New([]byte("a seed of tests"), "i4k2m9x0qa7c1z8w3e5r6")
 	if err != nil {
 		t.Fatal(err)
 	}

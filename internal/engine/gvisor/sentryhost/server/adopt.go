@@ -102,11 +102,11 @@ func (h *Host) takeUp(b *boot) error {
 	if err := h.watchSentry(b); err != nil {
 		return err
 	}
-	if err := h.askLastWord(b); err != nil { // the sentry may be about to end; otherwise only its cause would be wrong
+	if err := h.startGuestWait(b); err != nil { // the sentry may be about to end; otherwise only its cause would be wrong
 		h.log.Warn("watching an adopted boot failed; the cause of its end will be unknown", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 	b.upper = b.heldFile(h.cfg.UpperDir + "/")
-	b.words = b.heldFile("/memfd:" + wordsName)
+	b.stderr = b.heldFile("/memfd:" + stderrName)
 	// The earlier host may have lifted the CPU limit for a save or a load.
 	if err := b.group.SetLimits(cpuLimit(r.Limits)); err != nil {
 		h.log.Error("restoring the CPU limit of an adopted boot failed", telemetry.KeyBoot, r.ID, telemetry.KeyError, err)

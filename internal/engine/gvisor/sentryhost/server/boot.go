@@ -44,15 +44,15 @@ const (
 // boot is one sentry and its resources. A field without a comment on locking is set
 // before the boot is published.
 type boot struct {
-	record record
-	group  *cgroup.Group
-	link   *os.File // copy of the host's end; nil after a restart
-	upper  *os.File // the upper layer's file, to measure it; nil if a restart did not find it
-	words  *os.File // the sentry's stderr; nil if a restart did not find it
-	pidfd  *os.File
-	gone   chan struct{}            // closed when the sentry's process is gone
-	word   atomic.Pointer[lastWord] // nil until a Guest is in the sentry, or if the sentry could not be asked
-	spare  *spare                   // set while it waits, or has waited, for a Boot; nil: it never waited
+	record    record
+	group     *cgroup.Group
+	link      *os.File // copy of the host's end; nil after a restart
+	upper     *os.File // the upper layer's file, to measure it; nil if a restart did not find it
+	stderr    *os.File // the sentry's stderr; nil if a restart did not find it
+	pidfd     *os.File
+	gone      chan struct{}             // closed when the sentry's process is gone
+	guestWait atomic.Pointer[guestWait] // nil until a Guest is in the sentry, or if the sentry could not be asked
+	spare     *spare                    // set while it waits, or has waited, for a Boot; nil: it never waited
 
 	pressure *cgroup.Pressure // guarded by Host.mu once it is published
 
@@ -60,7 +60,7 @@ type boot struct {
 	recording sync.Mutex // held while the record is written; taken before Host.mu
 
 	limiting sync.Mutex   // held while limits change; taken before Host.mu
-	lent     int64        // guarded by limiting: bytes that the hard limit is raised by while memory is freed
+	raised   int64        // guarded by limiting: bytes that the hard limit is raised by while memory is freed
 	memory   atomic.Int64 // limit in bytes
 	heap     atomic.Int64 // bytes that the sentry may hold beyond sentryMemory; changed by setHeap
 
@@ -133,7 +133,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	if err != nil {
 		return reply, err
 	}
-	if err := n.room(); err != nil {
+	if err := n.checkCapacity(); err != nil {
 		return reply, err
 	}
 	h.starts(+1)
@@ -178,7 +178,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b.running = true
 	h.mu.Unlock()
 	h.noteRead(b)
-	h.wantSpare(r, from)
+	h.rememberStart(r, from)
 	return reply, nil
 }
 
@@ -358,7 +358,7 @@ func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := h.askLastWord(b); err != nil {
+	if err := h.startGuestWait(b); err != nil {
 		return err
 	}
 	if err := b.group.SetLimits(cpuLimit(b.record.Limits)); err != nil {
@@ -454,7 +454,7 @@ func (h *Host) sentryGone(b *boot) {
 	if cause == sandbox.CauseGuestExit {
 		h.log.Info("a guest ended", telemetry.KeyBoot, b.record.ID, "how", guest)
 	} else {
-		h.log.Warn("a sentry ended by itself", telemetry.KeyBoot, b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
+		h.log.Warn("a sentry ended by itself", telemetry.KeyBoot, b.record.ID, "cause", cause, "how", b.how, "last_words", b.crashStderr())
 	}
 	if err := h.free(b); err != nil {
 		h.log.Error("cleaning up a boot failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
@@ -540,7 +540,7 @@ func (h *Host) free(b *boot) error {
 		b.group.Kill() // nothing should be left; make sure
 		errs = append(errs, b.group.Remove(removeWait))
 	}
-	closing := []*os.File{b.link, b.upper, b.words, b.pidfd}
+	closing := []*os.File{b.link, b.upper, b.stderr, b.pidfd}
 	if b.spare != nil {
 		closing = append(closing, b.spare.image)
 	}

@@ -34,7 +34,7 @@ func TestHost(t *testing.T) {
 		"ends out of memory":                       endsOutOfMemory,
 		"nobody makes room":                        nobodyMakesRoom,
 		"a killed sentry is told and freed":        killedSentry,
-		"last words of a sentry are kept":          lastWordsAreKept,
+		"the crash stderr of a sentry is kept":     crashStderrIsKept,
 		"a new host takes boots up":                newHostTakesUp,
 		"a new host limits the processor again":    newHostLimitsAgain,
 		"a start takes a sentry that waits":        sparesAreTaken,
@@ -184,9 +184,9 @@ func limitsHold(t *testing.T, r *rig) {
 	}
 }
 
-// makeRoomFor plays the node: it kills what the guest started whenever memory
+// freeMemoryFor plays the node: it kills what the guest started whenever memory
 // is full, until the returned function is called.
-func makeRoomFor(t *testing.T, r *rig, id string, c *http.Client) (stop func()) {
+func freeMemoryFor(t *testing.T, r *rig, id string, c *http.Client) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -208,7 +208,7 @@ func makeRoomFor(t *testing.T, r *rig, id string, c *http.Client) (stop func()) 
 func memoryRunsOut(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
-	stop := makeRoomFor(t, r, id, c)
+	stop := freeMemoryFor(t, r, id, c)
 	defer stop()
 	for range 3 {
 		if got := get(t, c, "/bomb?mb=1000&wait=1"); got != "signal: killed" {
@@ -267,18 +267,18 @@ func limitStaysAhead(t *testing.T, r *rig) {
 	b, err := r.host.find(id)
 	must(t, err)
 	hard := b.memoryMark() + memoryReserve
-	before := r.host.lent.Load()
+	before := r.host.raised.Load()
 	k := killer{host: r.host, boot: b}
 	for _, tt := range []struct{ over, want int64 }{
 		{memoryReserve / 4, 0},
-		{memoryReserve - lendStep, 0},
-		{memoryReserve - lendStep + 1, lendStep},
-		{memoryReserve / 4, lendStep},
-		{memoryReserve + lendStep + 1, 3 * lendStep},
-		{100 * memoryReserve, maxLent},
+		{memoryReserve - raiseStep, 0},
+		{memoryReserve - raiseStep + 1, raiseStep},
+		{memoryReserve / 4, raiseStep},
+		{memoryReserve + raiseStep + 1, 3 * raiseStep},
+		{100 * memoryReserve, maxRaise},
 	} {
-		k.lend(tt.over)
-		if got, all := b.group.Limit()-hard, r.host.lent.Load()-before; got != tt.want || all != max(0, tt.want-ownLent) {
+		k.raiseLimit(tt.over)
+		if got, all := b.group.Limit()-hard, r.host.raised.Load()-before; got != tt.want || all != max(0, tt.want-ownRaise) {
 			t.Errorf("with %d above the mark the limit is raised by %d, of all Boots by %d, not by %d", tt.over, got, all, tt.want)
 		}
 	}
@@ -286,23 +286,23 @@ func limitStaysAhead(t *testing.T, r *rig) {
 	less.MemoryBytes -= 64 << 20
 	must(t, r.host.limit(sentryhost.LimitRequest{ID: id, Limits: less}))
 	hard -= 64 << 20
-	if got := b.group.Limit() - hard; got != maxLent {
+	if got := b.group.Limit() - hard; got != maxRaise {
 		t.Errorf("with 64 MiB less memory the limit is raised by %d", got)
 	}
 	k.settle()
-	if got := b.group.Limit(); got != hard || r.host.lent.Load() != before {
-		t.Errorf("afterwards the limit is %d, not %d, and %d are lent", got, hard, r.host.lent.Load())
+	if got := b.group.Limit(); got != hard || r.host.raised.Load() != before {
+		t.Errorf("afterwards the limit is %d, not %d, and limits are raised by %d", got, hard, r.host.raised.Load())
 	}
-	r.host.lent.Add(maxLentAll - lendStep)
-	k.lend(100 * memoryReserve)
-	if got := b.group.Limit() - hard; got != ownLent+lendStep {
-		t.Errorf("of the last %d for all it got %d", lendStep, got-ownLent)
+	r.host.raised.Add(maxRaiseAll - raiseStep)
+	k.raiseLimit(100 * memoryReserve)
+	if got := b.group.Limit() - hard; got != ownRaise+raiseStep {
+		t.Errorf("of the last %d for all it got %d", raiseStep, got-ownRaise)
 	}
 	k.settle()
-	r.host.lent.Add(lendStep - maxLentAll)
+	r.host.raised.Add(raiseStep - maxRaiseAll)
 
 	// A host that ended while it made room left the limit where it was.
-	must(t, b.group.SetMemory(hard+maxLent))
+	must(t, b.group.SetMemory(hard+maxRaise))
 	old := *r
 	r.open()
 	defer old.waitGone(id)
@@ -354,7 +354,7 @@ func killedSentry(t *testing.T, r *rig) {
 }
 
 // What a sentry says when it fails is kept, also by a host that took it up.
-func lastWordsAreKept(t *testing.T, r *rig) {
+func crashStderrIsKept(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
 	old := *r
@@ -362,15 +362,15 @@ func lastWordsAreKept(t *testing.T, r *rig) {
 	defer old.waitGone(id)
 	b, err := r.host.find(id)
 	must(t, err)
-	words, err := duplicate(b.words)
+	stderr, err := duplicate(b.stderr)
 	must(t, err)
-	defer words.Close()
+	defer stderr.Close()
 	// Without more address space the Go runtime fails, and says where.
 	must(t, unix.Prlimit(b.record.Pid, unix.RLIMIT_AS, &unix.Rlimit{}, nil))
 	go func() { _, _ = c.Get("http://guest/eat?mb=100") }()
 	r.waitGone(id)
-	if said := (&boot{words: words}).lastWords(); !strings.Contains(said, "goroutine ") || len(said) > maxWords {
-		t.Errorf("its last words are %q", said)
+	if said := (&boot{stderr: stderr}).crashStderr(); !strings.Contains(said, "goroutine ") || len(said) > maxCrashStderr {
+		t.Errorf("its crash stderr is %q", said)
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 // Memory that one version of gVisor saved cannot be restored by another one. A start from
 // it therefore runs in a sentry of the build that saved it, and the sentry host of that
 // build starts and watches the sentry. That sentry host has a separate folder of saved
-// states, which holds only states that it was lent and states that it has just saved. So
-// neither disturbs the other, however they keep states: see sentryhost.EarlierSaved.
+// states, which holds only states that were shared with it and states that it has just
+// saved. So neither disturbs the other, however they keep states: see
+// sentryhost.EarlierSaved.
 
 // home returns the build whose sentry host starts from a state.
 func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
@@ -67,7 +68,7 @@ func (h *Host) hasPart(m *sentryhost.Manifest, part string) error {
 }
 
 // earlierDir is the folder of a state in an earlier build's folder of saved states.
-func (h *Host) earlierDir(r sentryhost.LendRequest) (string, error) {
+func (h *Host) earlierDir(r sentryhost.EarlierRequest) (string, error) {
 	if !sandbox.ValidSnapshotID(r.Name) {
 		return "", sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
 	}
@@ -77,9 +78,9 @@ func (h *Host) earlierDir(r sentryhost.LendRequest) (string, error) {
 	return filepath.Join(sentryhost.EarlierSaved(h.cfg.Saved, r.Build), r.Name), nil
 }
 
-// lend puts a state where the sentry host of an earlier build finds it, as hard links to
+// shareWithEarlier puts a state where the sentry host of an earlier build finds it, as hard links to
 // the same files. It is idempotent.
-func (h *Host) lend(r sentryhost.LendRequest) error {
+func (h *Host) shareWithEarlier(r sentryhost.EarlierRequest) error {
 	to, err := h.earlierDir(r)
 	if err != nil {
 		return err
@@ -103,20 +104,20 @@ func (h *Host) lend(r sentryhost.LendRequest) error {
 	}
 	aside, err := os.MkdirTemp(filepath.Dir(to), asidePrefix+r.Name+"-")
 	if err != nil {
-		return fmt.Errorf("lend a saved state: %w", err)
+		return fmt.Errorf("share a saved state with an earlier build: %w", err)
 	}
 	defer os.RemoveAll(aside)
 	for _, name := range append(filesOf(m), sentryhost.ManifestName) {
 		if err := os.Link(filepath.Join(h.savedDir(r.Name), name), filepath.Join(aside, name)); err != nil {
-			return fmt.Errorf("lend a saved state: %w", err)
+			return fmt.Errorf("share a saved state with an earlier build: %w", err)
 		}
 	}
 	return os.Rename(aside, to)
 }
 
-// unlend revokes a lend; without one it succeeds. A concurrent start from the state,
+// revokeFromEarlier undoes shareWithEarlier; without one it succeeds. A concurrent start from the state,
 // which has no caller any more, has the files open or fails.
-func (h *Host) unlend(r sentryhost.LendRequest) error {
+func (h *Host) revokeFromEarlier(r sentryhost.EarlierRequest) error {
 	from, err := h.earlierDir(r)
 	if err != nil {
 		return err
@@ -130,14 +131,14 @@ func (h *Host) unlend(r sentryhost.LendRequest) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("take back a saved state: %w", err)
+		return fmt.Errorf("revoke a saved state from an earlier build: %w", err)
 	}
 	return os.RemoveAll(aside)
 }
 
-// collect takes a state that the sentry host of an earlier build saved. A state of the
-// same name and Boot that is here already is the result of an earlier collect.
-func (h *Host) collect(r sentryhost.LendRequest) (sandbox.Saved, error) {
+// importFromEarlier takes a state that the sentry host of an earlier build saved. A state of the
+// same name and Boot that is here already is the result of an earlier import.
+func (h *Host) importFromEarlier(r sentryhost.EarlierRequest) (sandbox.Saved, error) {
 	from, err := h.earlierDir(r)
 	if err != nil {
 		return sandbox.Saved{}, err
@@ -151,15 +152,15 @@ func (h *Host) collect(r sentryhost.LendRequest) (sandbox.Saved, error) {
 	switch {
 	case errors.Is(err, sandbox.NotFound):
 	case err == nil && there.Boot == made.Boot && there.Memory == made.Memory:
-		return told(there, raw), os.RemoveAll(from)
+		return savedOf(there, raw), os.RemoveAll(from)
 	default:
 		return sandbox.Saved{}, errors.Join(sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err), os.RemoveAll(from))
 	}
 	if err := os.Rename(from, h.savedDir(r.Name)); err != nil {
-		return sandbox.Saved{}, fmt.Errorf("take a state of an earlier build: %w", err)
+		return sandbox.Saved{}, fmt.Errorf("import a state of an earlier build: %w", err)
 	}
 	if err := errors.Join(syncDir(h.cfg.Saved), syncDir(filepath.Dir(from))); err != nil {
 		return sandbox.Saved{}, err
 	}
-	return told(made, rawMade), nil
+	return savedOf(made, rawMade), nil
 }

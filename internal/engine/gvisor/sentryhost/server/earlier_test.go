@@ -83,20 +83,20 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// A state that is lent is the same files, packed or not, and nothing of ours changes
+// A shared state has the same files, packed or not, and nothing of ours changes
 // when that is taken back.
-func TestLend(t *testing.T) {
+func TestShareWithEarlier(t *testing.T) {
 	h := portHost(t)
 	earlier := &Host{cfg: Config{Saved: sentryhost.EarlierSaved(h.cfg.Saved, earlierBuild)}, naming: map[string]chan struct{}{}, opened: map[string]int{}, log: h.log}
 	for _, packed := range []bool{false, true} {
 		m := stateAs(t, h, ofEarlier)
 		if packed {
 			must(t, h.share(sentryhost.ShareRequest{Name: m.Name, Group: "t"}))
-			must(t, h.putAway(m))
+			must(t, h.packAndEvict(m))
 		}
-		r := sentryhost.LendRequest{Name: m.Name, Build: earlierBuild}
+		r := sentryhost.EarlierRequest{Name: m.Name, Build: earlierBuild}
 		for range 2 {
-			must(t, h.lend(r))
+			must(t, h.shareWithEarlier(r))
 		}
 		got, _, err := earlier.readManifest(m.Name)
 		must(t, err)
@@ -104,11 +104,11 @@ func TestLend(t *testing.T) {
 		must(t, err)
 		must(t, verify(got, files))
 		for _, f := range files {
-			lent, err := f.Stat()
+			shared, err := f.Stat()
 			must(t, err)
 			own, err := os.Stat(filepath.Join(h.savedDir(m.Name), filepath.Base(f.Name())))
 			must(t, err)
-			if !os.SameFile(lent, own) {
+			if !os.SameFile(shared, own) {
 				t.Errorf("packed %t: %s is another file", packed, f.Name())
 			}
 		}
@@ -116,7 +116,7 @@ func TestLend(t *testing.T) {
 		h.removeDrafts()
 		must(t, os.MkdirAll(filepath.Join(earlier.cfg.Saved, "."+m.Name+"-back", "cut"), 0o700)) // by a crash
 		for range 2 {
-			must(t, h.unlend(r))
+			must(t, h.revokeFromEarlier(r))
 		}
 		if _, err := h.openSaved(m); err != nil {
 			t.Errorf("packed %t: after it was taken back: %v", packed, err)
@@ -130,18 +130,18 @@ func TestLend(t *testing.T) {
 	}
 	m := stateAs(t, h, ofEarlier)
 	for what, tt := range map[string]struct {
-		r    sentryhost.LendRequest
+		r    sentryhost.EarlierRequest
 		want error
 	}{
-		"none":         {sentryhost.LendRequest{Name: sandbox.NewSnapshotID(), Build: earlierBuild}, sandbox.NotFound},
-		"another name": {sentryhost.LendRequest{Name: "../" + m.Name, Build: earlierBuild}, sandbox.Invalid},
-		"a path":       {sentryhost.LendRequest{Name: m.Name, Build: "../../" + earlierBuild}, sandbox.Invalid},
-		"our build":    {sentryhost.LendRequest{Name: m.Name, Build: h.cfg.Build}, sandbox.Invalid},
+		"none":         {sentryhost.EarlierRequest{Name: sandbox.NewSnapshotID(), Build: earlierBuild}, sandbox.NotFound},
+		"another name": {sentryhost.EarlierRequest{Name: "../" + m.Name, Build: earlierBuild}, sandbox.Invalid},
+		"a path":       {sentryhost.EarlierRequest{Name: m.Name, Build: "../../" + earlierBuild}, sandbox.Invalid},
+		"our build":    {sentryhost.EarlierRequest{Name: m.Name, Build: h.cfg.Build}, sandbox.Invalid},
 	} {
-		if err := h.lend(tt.r); !errors.Is(err, tt.want) {
-			t.Errorf("lend %s: %v, want %v", what, err, tt.want)
+		if err := h.shareWithEarlier(tt.r); !errors.Is(err, tt.want) {
+			t.Errorf("share %s: %v, want %v", what, err, tt.want)
 		}
-		if err := h.unlend(tt.r); !errors.Is(err, tt.want) && tt.want != sandbox.NotFound {
+		if err := h.revokeFromEarlier(tt.r); !errors.Is(err, tt.want) && tt.want != sandbox.NotFound {
 			t.Errorf("take back %s: %v, want %v", what, err, tt.want)
 		}
 	}
@@ -155,8 +155,8 @@ func TestCollect(t *testing.T) {
 	earlier.cfg.Saved = sentryhost.EarlierSaved(h.cfg.Saved, earlierBuild)
 	must(t, os.MkdirAll(earlier.cfg.Saved, 0o700))
 	m := stateAs(t, earlier, ofEarlier)
-	r := sentryhost.LendRequest{Name: m.Name, Build: earlierBuild}
-	saved, err := h.collect(r)
+	r := sentryhost.EarlierRequest{Name: m.Name, Build: earlierBuild}
+	saved, err := h.importFromEarlier(r)
 	must(t, err)
 	if !saved.Memory || saved.Build != earlierBuild || saved.Bytes == 0 || saved.Digest == "" {
 		t.Errorf("collected %+v", saved)
@@ -167,7 +167,7 @@ func TestCollect(t *testing.T) {
 	again := func(boot string) (sandbox.Saved, error) {
 		t.Helper()
 		stateAs(t, earlier, func(o *sentryhost.Manifest) { ofEarlier(o); o.Name, o.Boot = m.Name, boot })
-		got, err := h.collect(r)
+		got, err := h.importFromEarlier(r)
 		if _, statErr := os.Lstat(earlier.savedDir(m.Name)); !errors.Is(statErr, fs.ErrNotExist) {
 			t.Errorf("the second is still there: %v", statErr)
 		}
@@ -182,10 +182,10 @@ func TestCollect(t *testing.T) {
 	if got, _, err := h.readManifest(m.Name); err != nil || got.Boot != m.Boot {
 		t.Errorf("what was collected is %+v, %v", got, err)
 	}
-	if _, err := h.collect(r); !errors.Is(err, sandbox.NotFound) {
+	if _, err := h.importFromEarlier(r); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("nothing: %v", err)
 	}
-	if _, err := h.collect(sentryhost.LendRequest{Name: m.Name, Build: ".."}); !errors.Is(err, sandbox.Invalid) {
+	if _, err := h.importFromEarlier(sentryhost.EarlierRequest{Name: m.Name, Build: ".."}); !errors.Is(err, sandbox.Invalid) {
 		t.Errorf("a path: %v", err)
 	}
 }

@@ -20,7 +20,7 @@ func limitsChange(t *testing.T, r *rig) {
 		l.MemoryBytes = mib << 20
 		return r.host.limit(sentryhost.LimitRequest{ID: id, Limits: l})
 	}
-	stop := makeRoomFor(t, r, id, c)
+	stop := freeMemoryFor(t, r, id, c)
 	must(t, set(160))
 	if got := get(t, c, "/bomb?mb=300&wait=1"); got != "signal: killed" {
 		t.Errorf("300 MiB within 160 ended with %q", got)

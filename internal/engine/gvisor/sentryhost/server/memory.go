@@ -24,18 +24,18 @@ const (
 	// guestTime is how long the Guest alone may free memory, unless half of the reserve
 	// is used up before.
 	guestTime = time.Second
-	// roomEvery is how often usage is checked while memory is freed.
-	roomEvery = 5 * time.Millisecond
+	// freeMemoryEvery is how often usage is checked while memory is freed.
+	freeMemoryEvery = 5 * time.Millisecond
 	// killPause is how long killed Processes may free less than killStep before more of
 	// them are killed.
 	killPause = time.Second
 	// killStep is how much memory must be freed within killPause, in bytes.
 	killStep = 4 << 20
-	// lendStep is the step by which the hard limit is raised while memory is freed, and
-	// how far the limit stays ahead of usage. maxLent bounds the raise for one Boot. Its
-	// first ownLent bytes are each Boot's own; the excess of all Boots together is at
-	// most maxLentAll.
-	lendStep, ownLent, maxLent, maxLentAll = memoryReserve / 2, memoryReserve, 3 * memoryReserve, 8 * memoryReserve
+	// raiseStep is the step by which the hard limit is raised while memory is freed, and
+	// how far the limit stays ahead of usage. maxRaise bounds the raise for one Boot. Its
+	// first ownRaise bytes are each Boot's own; the excess of all Boots together is at
+	// most maxRaiseAll.
+	raiseStep, ownRaise, maxRaise, maxRaiseAll = memoryReserve / 2, memoryReserve, 3 * memoryReserve, 8 * memoryReserve
 	// fullFor is how long a Boot counts as out of memory after memory was freed: a dead
 	// sentry's memory is freed before its end is seen.
 	fullFor = time.Second
@@ -57,7 +57,7 @@ func (h *Host) watchMemory(b *boot) error {
 			if err != nil && p == h.pressureOf(b) {
 				return
 			}
-			if err == nil && !h.makeRoom(b) {
+			if err == nil && !h.freeMemory(b) {
 				return
 			}
 		}
@@ -97,14 +97,14 @@ func (h *Host) pressureOf(b *boot) *cgroup.Pressure {
 func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory + b.heap.Load() }
 
 // hardMemory is the hard limit of the Boot's group in bytes. The caller holds b.limiting.
-func (b *boot) hardMemory() int64 { return b.memoryMark() + memoryReserve + b.lent }
+func (b *boot) hardMemory() int64 { return b.memoryMark() + memoryReserve + b.raised }
 
-// makeRoom sends the event that memory is used up, so that the Guest is asked to kill the
+// freeMemory sends the event that memory is used up, so that the Guest is asked to kill the
 // biggest Process. A Guest that is starved by many processes, or was replaced by the
 // user, cannot: when half of the reserve or guestTime is used up, the sentry host kills
 // Processes, more of them each time. If that does not help within sandbox.OOMGrace it
 // ends the Boot and returns false.
-func (h *Host) makeRoom(b *boot) bool {
+func (h *Host) freeMemory(b *boot) bool {
 	if h.growHeap(b) {
 		return true
 	}
@@ -114,7 +114,7 @@ func (h *Host) makeRoom(b *boot) bool {
 	k := killer{host: h, boot: b, next: time.Now().Add(guestTime)}
 	defer k.settle()
 	deadline := time.Now().Add(sandbox.OOMGrace)
-	again := time.NewTicker(roomEvery)
+	again := time.NewTicker(freeMemoryEvery)
 	defer again.Stop()
 	for {
 		select {
@@ -133,14 +133,14 @@ func (h *Host) makeRoom(b *boot) bool {
 			continue
 		case h.isWorking(b): // everything is stopped until the work is over: nothing can free memory
 			deadline = time.Now().Add(sandbox.OOMGrace)
-			k.lend(over)
+			k.raiseLimit(over)
 			continue
 		case time.Now().After(deadline):
 			h.log.Warn("the guest freed no memory in time", telemetry.KeyBoot, b.record.ID)
 			h.kill(b)
 			return false
 		}
-		k.lend(over)
+		k.raiseLimit(over)
 		k.act(over)
 	}
 }
@@ -166,24 +166,24 @@ type killer struct {
 	over   int64     // bytes above the mark when next was set; -1: a round is under way, or was just before
 }
 
-// lend keeps the hard limit ahead of usage, which is over bytes above the mark: at the
+// raiseLimit keeps the hard limit ahead of usage, which is over bytes above the mark: at the
 // limit the kernel refuses memory to the sentry too, and the Go runtime then ends it.
-func (k *killer) lend(over int64) {
-	if over <= memoryReserve-lendStep {
+func (k *killer) raiseLimit(over int64) {
+	if over <= memoryReserve-raiseStep {
 		return
 	}
 	b := k.boot
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
-	before := b.lent
-	for b.lent < maxLent && over > memoryReserve+b.lent-lendStep {
-		if b.lent >= ownLent && k.host.lent.Add(lendStep) > maxLentAll {
-			k.host.lent.Add(-lendStep)
+	before := b.raised
+	for b.raised < maxRaise && over > memoryReserve+b.raised-raiseStep {
+		if b.raised >= ownRaise && k.host.raised.Add(raiseStep) > maxRaiseAll {
+			k.host.raised.Add(-raiseStep)
 			break
 		}
-		b.lent += lendStep
+		b.raised += raiseStep
 	}
-	if b.lent > before {
+	if b.raised > before {
 		_ = b.group.SetMemory(b.hardMemory())
 	}
 }
@@ -221,9 +221,9 @@ func (k *killer) settle() {
 	b := k.boot
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
-	if b.lent > 0 {
-		k.host.lent.Add(-max(0, b.lent-ownLent))
-		b.lent = 0
+	if b.raised > 0 {
+		k.host.raised.Add(-max(0, b.raised-ownRaise))
+		b.raised = 0
 		_ = b.group.SetMemory(b.hardMemory()) // usage is below it again, or the Boot is gone
 	}
 }

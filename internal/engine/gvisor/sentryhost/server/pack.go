@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/chunks"
 )
 
 // A packed state consists of chunks and a list of them beside the manifest. Each chunk is
@@ -28,16 +28,16 @@ import (
 // state may exist too, as a cache.
 //
 //	saved/NAME/manifest.json, files
-//	saved/NAME/group          the group that it may share pieces with
-//	saved/NAME/pieces         hash and length of each piece of each file
+//	saved/NAME/group          the group that it may share chunks with
+//	saved/NAME/pieces         hash and length of each chunk of each file
 //	saved/pieces/GROUP/HH/HASH
 //
 // A chunk is synced before it gets its name, and a list is written after all its chunks.
 // So after a crash a list can be relied on, and a chunk that no list names can be
-// removed. Only keepPacked adds and removes chunks.
+// removed. Only runPacking adds and removes chunks.
 const (
 	groupFile  = "group"
-	piecesName = "pieces"
+	chunksName = "pieces"
 )
 
 const pageBytes = 4 << 10
@@ -53,9 +53,9 @@ func groupName(group string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (h *Host) piecePath(group string, id pieces.ID) string {
+func (h *Host) chunkPath(group string, id chunks.ID) string {
 	name := id.String()
-	return filepath.Join(h.cfg.Saved, piecesName, group, name[:2], name)
+	return filepath.Join(h.cfg.Saved, chunksName, group, name[:2], name)
 }
 
 // groupOf returns the group of a state; empty: it has none.
@@ -67,20 +67,20 @@ func (h *Host) groupOf(name string) string {
 	return string(raw)
 }
 
-// readPieces returns the chunks of a state, by file; fs.ErrNotExist when it is not
+// readChunks returns the chunks of a state, by file; fs.ErrNotExist when it is not
 // packed.
-func (h *Host) readPieces(m *sentryhost.Manifest) ([][]pieces.Piece, error) {
-	raw, err := os.ReadFile(filepath.Join(h.savedDir(m.Name), piecesName))
+func (h *Host) readChunks(m *sentryhost.Manifest) ([][]chunks.Chunk, error) {
+	raw, err := os.ReadFile(filepath.Join(h.savedDir(m.Name), chunksName))
 	if err != nil {
 		return nil, err
 	}
-	files := make([][]pieces.Piece, len(m.Files))
+	files := make([][]chunks.Chunk, len(m.Files))
 	for i, f := range m.Files {
 		for have := int64(0); have < f.Bytes; {
 			if len(raw) < listedBytes {
 				return nil, damaged(m.Name, errors.New("its chunk list is too short"))
 			}
-			p := pieces.Piece{ID: pieces.ID(raw), Bytes: int(binary.BigEndian.Uint32(raw[sha256.Size:]))}
+			p := chunks.Chunk{ID: chunks.ID(raw), Bytes: int(binary.BigEndian.Uint32(raw[sha256.Size:]))}
 			if have += int64(p.Bytes); !p.Possible() || have > f.Bytes {
 				return nil, damaged(m.Name, errors.New("its chunk list is wrong"))
 			}
@@ -100,7 +100,7 @@ type packer struct {
 	files  []*os.File
 	group  string
 	stage  string // folder of chunks without their names yet
-	new    map[pieces.ID]bool
+	new    map[chunks.ID]bool
 	list   []byte
 	encode *zstd.Encoder
 	decode *zstd.Decoder
@@ -122,7 +122,7 @@ func (h *Host) newPacker(name string) (_ *packer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &packer{host: h, m: m, group: h.groupOf(name), new: map[pieces.ID]bool{}}
+	p := &packer{host: h, m: m, group: h.groupOf(name), new: map[chunks.ID]bool{}}
 	if p.group == "" {
 		return nil, fmt.Errorf("%s has no group", name)
 	}
@@ -137,8 +137,8 @@ func (h *Host) newPacker(name string) (_ *packer, err error) {
 	if err := verify(m, p.files); err != nil {
 		return nil, err
 	}
-	if p.stage, err = os.MkdirTemp(h.cfg.Saved, asidePrefix+name+"-pieces-"); err != nil {
-		return nil, fmt.Errorf("make a folder for pieces: %w", err)
+	if p.stage, err = os.MkdirTemp(h.cfg.Saved, asidePrefix+name+"-chunks-"); err != nil {
+		return nil, fmt.Errorf("make a folder for chunks: %w", err)
 	}
 	if p.encode, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1)); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (p *packer) close() {
 
 func (p *packer) pack() error {
 	for i, f := range p.files {
-		if err := pieces.Each(io.NewSectionReader(f, 0, p.m.Files[i].Bytes), p.add); err != nil {
+		if err := chunks.Each(io.NewSectionReader(f, 0, p.m.Files[i].Bytes), p.add); err != nil {
 			return fmt.Errorf("pack %s: %w", p.m.Files[i].Name, err)
 		}
 	}
@@ -172,13 +172,13 @@ func (p *packer) pack() error {
 // add lists a chunk, and stores it unless it exists. An existing chunk that was damaged
 // since is replaced: otherwise this state would be damaged too.
 func (p *packer) add(b []byte) error {
-	id := pieces.ID(sha256.Sum256(b))
+	id := chunks.ID(sha256.Sum256(b))
 	p.list = append(p.list, id[:]...)
 	p.list = binary.BigEndian.AppendUint32(p.list, uint32(len(b)))
 	if p.new[id] {
 		return nil
 	}
-	if _, err := p.host.readPiece(p.decode, p.group, pieces.Piece{ID: id, Bytes: len(b)}); err == nil {
+	if _, err := p.host.readChunk(p.decode, p.group, chunks.Chunk{ID: id, Bytes: len(b)}); err == nil {
 		return nil
 	}
 	p.new[id] = true
@@ -196,7 +196,7 @@ func (p *packer) finish() error {
 		return os.NewSyscallError("syncfs", err)
 	}
 	for id := range p.new {
-		to := p.host.piecePath(p.group, id)
+		to := p.host.chunkPath(p.group, id)
 		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 			return err
 		}
@@ -212,14 +212,14 @@ func (p *packer) finish() error {
 		return err
 	}
 	dir := p.host.savedDir(p.m.Name)
-	half := filepath.Join(dir, asidePrefix+piecesName)
+	half := filepath.Join(dir, asidePrefix+chunksName)
 	if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := writeSynced(half, p.list); err != nil {
 		return err // the state was perhaps deleted meanwhile
 	}
-	return errors.Join(os.Rename(half, filepath.Join(dir, piecesName)), syncDir(dir))
+	return errors.Join(os.Rename(half, filepath.Join(dir, chunksName)), syncDir(dir))
 }
 
 // hasFiles reports whether all files of a state exist in full length.
@@ -235,7 +235,7 @@ func (h *Host) hasFiles(m *sentryhost.Manifest) bool {
 
 // unpack recreates the files of a packed state. The caller holds its name.
 func (h *Host) unpack(m *sentryhost.Manifest) error {
-	lists, err := h.readPieces(m)
+	lists, err := h.readChunks(m)
 	if err != nil {
 		return damaged(m.Name, err)
 	}
@@ -247,7 +247,7 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 	}
 	defer d.discard()
 	for i, f := range d.files {
-		if err := h.join(group, lists[i], f); errors.Is(err, errPiece) {
+		if err := h.join(group, lists[i], f); errors.Is(err, errChunk) {
 			return damaged(m.Name, err)
 		} else if err != nil {
 			return noRoom(err)
@@ -271,13 +271,13 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 
 // newDecoder returns a decoder for one chunk at a time.
 func newDecoder() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(pieces.MaxBytes))
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(chunks.MaxBytes))
 }
 
 // join writes chunks, one after the other, into a file.
-func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
+func (h *Host) join(group string, list []chunks.Chunk, to *os.File) error {
 	type part struct {
-		list []pieces.Piece
+		list []chunks.Chunk
 		at   int64
 	}
 	const each = 64 // chunks per worker at a time
@@ -290,11 +290,11 @@ func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 				defer decode.Close()
 			}
 			for p := range parts { // receives all of them, so that the sender is never blocked
-				for _, piece := range p.list {
+				for _, chunk := range p.list {
 					if err == nil {
-						err = h.put(decode, group, piece, to, p.at)
+						err = h.put(decode, group, chunk, to, p.at)
 					}
-					p.at += int64(piece.Bytes)
+					p.at += int64(chunk.Bytes)
 				}
 			}
 			return err
@@ -304,8 +304,8 @@ func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 	for len(list) > 0 {
 		p := part{list[:min(each, len(list))], at}
 		list = list[len(p.list):]
-		for _, piece := range p.list {
-			at += int64(piece.Bytes)
+		for _, chunk := range p.list {
+			at += int64(chunk.Bytes)
 		}
 		parts <- p
 	}
@@ -314,8 +314,8 @@ func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 }
 
 // put writes one chunk.
-func (h *Host) put(decode *zstd.Decoder, group string, p pieces.Piece, to *os.File, at int64) error {
-	content, err := h.readPiece(decode, group, p)
+func (h *Host) put(decode *zstd.Decoder, group string, p chunks.Chunk, to *os.File, at int64) error {
+	content, err := h.readChunk(decode, group, p)
 	if err != nil {
 		return err
 	}
@@ -323,17 +323,17 @@ func (h *Host) put(decode *zstd.Decoder, group string, p pieces.Piece, to *os.Fi
 	return err
 }
 
-var errPiece = errors.New("a chunk does not match its hash")
+var errChunk = errors.New("a chunk does not match its hash")
 
-// readPiece returns a chunk, and errPiece unless it exists and has its hash and size.
-func (h *Host) readPiece(decode *zstd.Decoder, group string, p pieces.Piece) ([]byte, error) {
-	packed, err := os.ReadFile(h.piecePath(group, p.ID))
+// readChunk returns a chunk, and errChunk unless it exists and has its hash and size.
+func (h *Host) readChunk(decode *zstd.Decoder, group string, p chunks.Chunk) ([]byte, error) {
+	packed, err := os.ReadFile(h.chunkPath(group, p.ID))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errPiece, err)
+		return nil, fmt.Errorf("%w: %w", errChunk, err)
 	}
 	content, err := decode.DecodeAll(packed, nil)
 	if err != nil || len(content) != int(p.Bytes) || !bytes.Equal(p.ID[:], sum(content)) {
-		return nil, fmt.Errorf("%w: %s, %w", errPiece, p.ID, cmp.Or(err, errors.New("it has another hash")))
+		return nil, fmt.Errorf("%w: %s, %w", errChunk, p.ID, cmp.Or(err, errors.New("it has another hash")))
 	}
 	return content, nil
 }

@@ -14,13 +14,13 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/chunks"
 )
 
 // packHost is a portHost that packs.
 func packHost(t *testing.T) *Host {
 	h := portHost(t)
-	h.log, h.tidySoon = slog.New(slog.NewTextHandler(t.Output(), nil)), make(chan struct{}, 1)
+	h.log, h.packSoon = slog.New(slog.NewTextHandler(t.Output(), nil)), make(chan struct{}, 1)
 	return h
 }
 
@@ -63,7 +63,7 @@ func layeredStateWith(t *testing.T, h *Host, layer int64, memory []byte, group s
 	return m
 }
 
-// opens fails the test unless a state is what it was.
+// opens fails the test unless a state is unchanged.
 func opens(t *testing.T, h *Host, m *sentryhost.Manifest, memory []byte) {
 	t.Helper()
 	files, done, err := h.openReady(m)
@@ -80,10 +80,10 @@ func opens(t *testing.T, h *Host, m *sentryhost.Manifest, memory []byte) {
 	}
 }
 
-// stored is how many bytes of pieces there are.
+// stored is how many bytes of chunks there are.
 func stored(t *testing.T, h *Host) (total int64) {
 	t.Helper()
-	err := filepath.WalkDir(filepath.Join(h.cfg.Saved, piecesName), func(_ string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(h.cfg.Saved, chunksName), func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -97,9 +97,9 @@ func stored(t *testing.T, h *Host) (total int64) {
 	return total
 }
 
-// A state that an earlier version packed, whose pieces ended with pages, is opened, and
+// A state that an earlier version packed, whose chunks ended with pages, is opened, and
 // stays so beside one of the same memory that is packed now.
-func TestPiecesOfEarlierVersionsOpen(t *testing.T) {
+func TestChunksOfEarlierVersionsOpen(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 1000)
 	before, now := stateWith(t, h, memory, "t"), stateWith(t, h, memory, "t")
@@ -110,8 +110,8 @@ func TestPiecesOfEarlierVersionsOpen(t *testing.T) {
 		content := make([]byte, before.Files[i].Bytes)
 		_, err := f.ReadAt(content, 0)
 		must(t, err)
-		for piece := range slices.Chunk(content, 2*pageBytes) {
-			must(t, p.add(piece))
+		for chunk := range slices.Chunk(content, 2*pageBytes) {
+			must(t, p.add(chunk))
 		}
 	}
 	must(t, p.finish())
@@ -122,8 +122,8 @@ func TestPiecesOfEarlierVersionsOpen(t *testing.T) {
 	}
 }
 
-// What states of a group have in common is there once, wherever it lies in them;
-// what starts from them is the same.
+// Content that states of a group share is stored once, at any offset. A start from a
+// packed state gets the same content.
 func TestPackedStatesShare(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 2000)
@@ -134,7 +134,7 @@ func TestPackedStatesShare(t *testing.T) {
 	one := stored(t, h)
 	must(t, h.pack(second.Name))
 	both := stored(t, h)
-	if most := int64(len(memory)) * 11 / 10; one > most || both-one > 40*pieces.MaxBytes {
+	if most := int64(len(memory)) * 11 / 10; one > most || both-one > 40*chunks.MaxBytes {
 		t.Errorf("the first takes %d bytes, the second %d more, of %d", one, both-one, len(memory))
 	}
 	for _, m := range []*sentryhost.Manifest{first, second, alone} {
@@ -162,7 +162,7 @@ func TestPackedStatesShare(t *testing.T) {
 	must(t, h.evict(second))
 	for _, m := range []*sentryhost.Manifest{first, other, second} {
 		must(t, h.deleteSaved(m.Name))
-		must(t, h.sweepPieces())
+		must(t, h.sweepChunks())
 		if m == first {
 			opens(t, h, second, changed)
 			must(t, h.evict(second))
@@ -173,9 +173,9 @@ func TestPackedStatesShare(t *testing.T) {
 	}
 }
 
-// The oldest go first, as far as the cache is too full; those that nobody used
-// for long go anyway.
-func TestTidy(t *testing.T) {
+// The least recently used states are packed first, until the cache is small enough.
+// States unused for long are packed in any case.
+func TestPackOnce(t *testing.T) {
 	h := packHost(t)
 	now := time.Now()
 	var all []*sentryhost.Manifest
@@ -193,26 +193,26 @@ func TestTidy(t *testing.T) {
 			}
 		}
 	}
-	must(t, h.tidy(t.Context(), now))
+	must(t, h.packOnce(t.Context(), now))
 	there("before anybody said how", true, true, true, true)
 	must(t, h.setCache(sentryhost.CacheRequest{Bytes: 3 * 110 * pageBytes, PackAfterSeconds: 1000 * 60 * 60}))
-	must(t, h.tidy(t.Context(), now))
+	must(t, h.packOnce(t.Context(), now))
 	there("with room for three", false, true, true, true)
 	must(t, h.setCache(sentryhost.CacheRequest{Bytes: 1 << 40, PackAfterSeconds: int64(150 * time.Minute / time.Second)}))
-	must(t, h.tidy(t.Context(), now))
+	must(t, h.packOnce(t.Context(), now))
 	there("two hours and a half", false, false, true, true)
 	opens(t, h, all[0], pages(0, 100))
-	must(t, h.tidy(t.Context(), now))
+	must(t, h.packOnce(t.Context(), now))
 	there("one that was used", true, false, true, true)
 
 	files, done, err := h.openReady(all[2])
 	must(t, err)
 	must(t, h.setCache(sentryhost.CacheRequest{}))
-	must(t, h.tidy(t.Context(), now))
+	must(t, h.packOnce(t.Context(), now))
 	there("while a boot starts", false, false, true, false)
 	closeAll(files)
 	done()
-	must(t, h.tidy(t.Context(), now))
+	must(t, h.packOnce(t.Context(), now))
 	there("without a cache", false, false, false, false)
 	for i, m := range all {
 		opens(t, h, m, pages(byte(i), 100))
@@ -224,8 +224,8 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// What is damaged is not started from, and not taken for whole when it is packed.
-func TestDamagedPieces(t *testing.T) {
+// No Boot starts from a damaged state, and packing it fails.
+func TestDamagedChunks(t *testing.T) {
 	h := packHost(t)
 	spoilt := stateWith(t, h, pages(9, 50), "t")
 	must(t, os.WriteFile(filepath.Join(h.savedDir(spoilt.Name), "pages.img"), make([]byte, 50*pageBytes), 0o600))
@@ -233,16 +233,16 @@ func TestDamagedPieces(t *testing.T) {
 		t.Errorf("what is damaged is packed: %v, %d bytes", err, stored(t, h))
 	}
 	must(t, h.deleteSaved(spoilt.Name))
-	for what, spoil := range map[string]func(m *sentryhost.Manifest, piece string){
-		"a piece is gone":    func(_ *sentryhost.Manifest, piece string) { must(t, os.Remove(piece)) },
-		"a piece is another": func(_ *sentryhost.Manifest, piece string) { must(t, os.WriteFile(piece, []byte("x"), 0o600)) },
+	for what, spoil := range map[string]func(m *sentryhost.Manifest, chunk string){
+		"a chunk is gone":    func(_ *sentryhost.Manifest, chunk string) { must(t, os.Remove(chunk)) },
+		"a chunk is another": func(_ *sentryhost.Manifest, chunk string) { must(t, os.WriteFile(chunk, []byte("x"), 0o600)) },
 		"the list is cut off": func(m *sentryhost.Manifest, _ string) {
 			rewrite(t, h, m, func(b []byte) []byte { return b[:len(b)-1] })
 		},
 		"the list is too long": func(m *sentryhost.Manifest, _ string) {
 			rewrite(t, h, m, func(b []byte) []byte { return append(b, b...) })
 		},
-		"the list names huge pieces": func(m *sentryhost.Manifest, _ string) {
+		"the list names huge chunks": func(m *sentryhost.Manifest, _ string) {
 			rewrite(t, h, m, func(b []byte) []byte { b[32] = 0xff; return b })
 		},
 		"the group is gone": func(m *sentryhost.Manifest, _ string) {
@@ -252,9 +252,9 @@ func TestDamagedPieces(t *testing.T) {
 		m := stateWith(t, h, pages(1, 300), "t")
 		must(t, h.pack(m.Name))
 		must(t, h.evict(m))
-		lists, err := h.readPieces(m)
+		lists, err := h.readChunks(m)
 		must(t, err)
-		spoil(m, h.piecePath(groupName("t"), lists[len(lists)-1][0].ID))
+		spoil(m, h.chunkPath(groupName("t"), lists[len(lists)-1][0].ID))
 		if _, _, err := h.openReady(m); !errors.Is(err, sandbox.Conflict) || !errors.Is(err, sandbox.ErrDamaged) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -263,7 +263,7 @@ func TestDamagedPieces(t *testing.T) {
 		}
 		must(t, h.deleteSaved(m.Name))
 		h.setDirty()
-		must(t, h.sweepPieces())
+		must(t, h.sweepChunks())
 		if left, err := filepath.Glob(filepath.Join(h.cfg.Saved, asidePrefix+"*")); err != nil || len(left) > 0 || stored(t, h) != 0 {
 			t.Errorf("%s: left %v, %d bytes, %v", what, left, stored(t, h), err)
 		}
@@ -314,7 +314,7 @@ func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 			must(t, h.pack(m.Name))
 			must(t, h.evict(m))
 			opens(t, h, m, memory)
-			// One that could have no copy is gone with its layer.
+			// A state that could have no copy is deleted with its layer.
 			gone := layeredStateWith(t, h, layer, memory, "t")
 			finish = read(h, gone)
 			must(t, h.deleteSaved(gone.Name))
@@ -325,16 +325,16 @@ func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 	}
 }
 
-// What is packed after a piece was damaged is whole, and so is again what had that
-// piece before.
-func TestPackingReplacesDamagedPieces(t *testing.T) {
+// A state that is packed after a chunk was damaged is whole. So is again each earlier
+// state with that chunk.
+func TestPackingReplacesDamagedChunks(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 300)
 	first := stateWith(t, h, memory, "t")
 	must(t, h.pack(first.Name))
-	lists, err := h.readPieces(first)
+	lists, err := h.readChunks(first)
 	must(t, err)
-	must(t, os.WriteFile(h.piecePath(groupName("t"), lists[len(lists)-1][0].ID), []byte("x"), 0o600))
+	must(t, os.WriteFile(h.chunkPath(groupName("t"), lists[len(lists)-1][0].ID), []byte("x"), 0o600))
 	second := stateWith(t, h, memory, "t")
 	must(t, h.pack(second.Name))
 	for _, m := range []*sentryhost.Manifest{second, first} {
@@ -345,25 +345,25 @@ func TestPackingReplacesDamagedPieces(t *testing.T) {
 
 func rewrite(t *testing.T, h *Host, m *sentryhost.Manifest, edit func([]byte) []byte) {
 	t.Helper()
-	path := filepath.Join(h.savedDir(m.Name), piecesName)
+	path := filepath.Join(h.savedDir(m.Name), chunksName)
 	raw, err := os.ReadFile(path)
 	must(t, err)
 	must(t, os.WriteFile(path, edit(raw), 0o600))
 }
 
-// A sentry host that died leaves pieces that no list names, files that are not
+// A sentry host that died leaves chunks that no list names, files that are not
 // all there, and a list without its name. None of that is in the way.
 func TestPackingThatWasCut(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 300)
 	m := stateWith(t, h, memory, "t")
 	must(t, h.pack(m.Name))
-	list, half := filepath.Join(h.savedDir(m.Name), piecesName), filepath.Join(h.savedDir(m.Name), asidePrefix+piecesName)
+	list, half := filepath.Join(h.savedDir(m.Name), chunksName), filepath.Join(h.savedDir(m.Name), asidePrefix+chunksName)
 	must(t, os.Rename(list, half))
-	must(t, os.Mkdir(filepath.Join(h.cfg.Saved, asidePrefix+m.Name+"-pieces-1"), 0o700))
+	must(t, os.Mkdir(filepath.Join(h.cfg.Saved, asidePrefix+m.Name+"-chunks-1"), 0o700))
 	h.removeDrafts()
 	h.setDirty()
-	must(t, h.sweepPieces())
+	must(t, h.sweepChunks())
 	if left := stored(t, h); left != 0 {
 		t.Errorf("%d bytes are left that no list names", left)
 	}

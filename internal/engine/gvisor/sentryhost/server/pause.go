@@ -142,7 +142,7 @@ func (h *Host) thaw(id string) error {
 				return err
 			}
 		}
-		h.letGo(rpc, b, h.recordOf(b).Held)
+		h.continueAll(rpc, b, h.recordOf(b).Held)
 		h.change(b, func(r *record) { r.Held = nil })
 		if err := resume(rpc); err != nil {
 			return err
@@ -216,7 +216,7 @@ func (h *Host) recoverStand(b *boot) error {
 			return err
 		}
 		rpc.limit = h.lookLimit
-		h.letGo(rpc, b, r.Stopped)
+		h.continueAll(rpc, b, r.Stopped)
 		h.change(b, func(r *record) { r.Stopped = nil })
 		var err error
 		switch stands := guest[0].state == stoppedOutside; {
@@ -241,7 +241,7 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	defer h.lockName(r.Name)()
 	switch m, raw, err := h.readManifest(r.Name); {
 	case err == nil && m.Boot == r.ID && m.Memory == r.Memory:
-		return told(m, raw), nil
+		return savedOf(m, raw), nil
 	case !errors.Is(err, sandbox.NotFound):
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err)
 	}
@@ -385,7 +385,7 @@ func (h *Host) writeMemory(rpc *sentry, b *boot, d *draft, all []process) error 
 		return err
 	}
 	defer func() {
-		h.letGo(rpc, b, going)
+		h.continueAll(rpc, b, going)
 		h.change(b, func(r *record) { r.Stopped = nil })
 	}()
 	if missed := signalEach(rpc, b.record.name(), going, unix.SIGSTOP); missed != nil {
@@ -419,9 +419,9 @@ func union(a, b []int32) []int32 {
 	return all
 }
 
-// letGo sends SIGCONT to processes that were stopped for a save. It logs failures: the
+// continueAll sends SIGCONT to processes that were stopped for a save. It logs failures: the
 // Boot continues without those processes.
-func (h *Host) letGo(rpc *sentry, b *boot, pids []int32) {
+func (h *Host) continueAll(rpc *sentry, b *boot, pids []int32) {
 	if err := signalEach(rpc, b.record.name(), pids, unix.SIGCONT); err != nil {
 		h.log.Warn("continuing a process that was stopped for a save failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}

@@ -111,8 +111,8 @@ func unsureStand(t *testing.T, r *rig) {
 	}
 }
 
-// What was stopped before is not let go by a save; what has children comes after
-// them.
+// A save does not continue processes that were stopped before. A parent is stopped after
+// its children.
 func heldProcesses(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
@@ -140,11 +140,11 @@ func heldProcesses(t *testing.T, r *rig) {
 	if err != nil || !slices.Equal(m.Held, both[1:]) {
 		t.Errorf("held are %v, %v, want %v", m.Held, err, both[1:])
 	}
-	// One that is not there to be let go is told of, and does not keep the others.
+	// A process that no longer exists is logged, and the others are continued.
 	var told bytes.Buffer
 	telling := &Host{log: slog.New(slog.NewTextHandler(&told, nil))}
 	must(t, signalEach(rpc, id, both[1:], unix.SIGSTOP))
-	telling.letGo(rpc, r.host.boots[id], []int32{30000, both[1]})
+	telling.continueAll(rpc, r.host.boots[id], []int32{30000, both[1]})
 	if !strings.Contains(told.String(), "continuing a process that was stopped for a save failed") {
 		t.Errorf("told %q", told.String())
 	}
@@ -154,8 +154,8 @@ func heldProcesses(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// What is saved while the Guest starts programs answers when it is restored: none of
-// them stands still between fork and exec, where its Guest would wait for it.
+// A Boot that is saved while its Guest starts programs answers when it is restored: no
+// child is stopped between fork and exec, where the Guest would wait for it.
 func savedWhileStarting(t *testing.T, r *rig) {
 	for _, frozen := range []bool{true, false} {
 		id := sandbox.NewBootID()
@@ -225,7 +225,7 @@ func neverStarted(t *testing.T, r *rig) {
 }
 
 // A Guest that keeps the sentry from looking at its processes is not paused and not
-// saved, and runs on. It holds nobody else up, a later sentry host least of all.
+// saved, and runs on. It delays no other call, and no later sentry host.
 func silentGuest(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
@@ -370,8 +370,8 @@ func noRoomToSave(t *testing.T, r *rig) {
 	}
 }
 
-// What a state holds must fit on the disk beside it before a Boot starts from it.
-// The state stays as it is.
+// A Boot starts from a state only if its content fits on the disk beside the state, which
+// stays as it is.
 func noRoomToStart(t *testing.T, r *rig) {
 	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
 	c := r.start(id, withMemory(256))
@@ -417,8 +417,7 @@ func holesAreNotFilled(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// What was not finished is gone when the next sentry host starts; what was is
-// there.
+// The next sentry host removes unfinished states at its start, and keeps finished ones.
 func draftsAreRemoved(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, withMemory(256))

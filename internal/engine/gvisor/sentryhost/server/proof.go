@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// proofTime is how long verified files need not be read again. A sentry that reads
-	// them within it reads the verified content.
+	// proofTime is how long unchanged files count as verified: starts within it do not read
+	// them again.
 	proofTime = 10 * time.Second
 	// clockTick is the longest time in which a file system gives two changes of a
 	// file the same time: a tick of the slowest clock that Linux is built with.
@@ -83,8 +83,8 @@ func (p *proof) holds(want *proof, now time.Time) bool {
 		slices.Equal(p.listed, want.listed) && slices.Equal(p.marks, want.marks)
 }
 
-// marksOf returns the marks of files; nil when one changed so shortly before now that a
-// change after now could bear the same time.
+// marksOf returns the marks of files; nil when a file changed just before now: a later
+// change could then have the same time.
 func marksOf(files []*os.File, now time.Time) []mark {
 	marks := make([]mark, len(files))
 	for i, f := range files {

@@ -46,8 +46,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (h *Host) savedDir(name string) string { return filepath.Join(h.cfg.Saved, name) }
 
-// told describes a state for the protocol; raw is its manifest.
-func told(m *sentryhost.Manifest, raw []byte) sandbox.Saved {
+// savedOf describes a state for the protocol; raw is its manifest.
+func savedOf(m *sentryhost.Manifest, raw []byte) sandbox.Saved {
 	s := sandbox.Saved{Memory: m.Memory, Build: m.Build, Image: m.Image, Shape: m.Shape, Bytes: bytesOf(m) + int64(len(raw))}
 	sum := sha256.Sum256(raw)
 	s.Digest = "sha256:" + hex.EncodeToString(sum[:])
@@ -341,7 +341,7 @@ func (d *draft) finish() (sandbox.Saved, error) {
 		return sandbox.Saved{}, noRoom(fmt.Errorf("name a saved state: %w", err))
 	}
 	closeAll(d.files)
-	return told(d.m, raw), nil
+	return savedOf(d.m, raw), nil
 }
 
 // name gives the folder its name, after everything is synced.

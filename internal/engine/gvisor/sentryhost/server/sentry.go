@@ -224,7 +224,7 @@ func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbo
 	}
 	conf := *h.conf
 	if err == nil {
-		b.words, conf.PanicLog, err = newWords()
+		b.stderr, conf.PanicLog, err = newStderr()
 	}
 	if err != nil {
 		closeAll([]*os.File{image, guestImage, upper})

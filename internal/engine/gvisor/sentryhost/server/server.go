@@ -58,14 +58,14 @@ type Host struct {
 	strays sync.WaitGroup // removals of groups without an owner
 	saving chan struct{}  // holds one for each Boot that is being saved
 	keys   *installation.Keys
-	lent   atomic.Int64 // bytes that hard limits of Boots out of memory are raised by, beyond ownLent of each
+	raised atomic.Int64 // bytes that hard limits of Boots out of memory are raised by, beyond ownRaise of each
 
 	memoryTotal int64        // of the host, in bytes
 	memoryFree  func() int64 // available to processes without swapping, in bytes
 
 	lookLimit, recoverLimit time.Duration // the constants of these names, unless a test changes them
 
-	tidySoon chan struct{} // holds one when saved states are to be inspected
+	packSoon chan struct{} // holds one when saved states are to be inspected
 
 	mu       sync.Mutex
 	naming   map[string]chan struct{} // locked names of saved states; closed when unlocked
@@ -82,8 +82,8 @@ type Host struct {
 	ending   bool                     // no spare may wait any more
 	borrowed int64                    // bytes of the host's memory that saves and loads under way may allocate
 
-	spareSoon chan struct{} // holds one when spares are to be inspected
-	sparing   sync.Mutex    // held during the inspection; taken before mu
+	refillSoon chan struct{} // holds one when spares are to be inspected
+	sparing    sync.Mutex    // held during the inspection; taken before mu
 }
 
 // New prepares a sentry host and adopts the Boots and shards of an earlier one.
@@ -105,7 +105,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		cfg: cfg, conf: conf, groups: groups, log: log,
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
-		tidySoon: make(chan struct{}, 1), spareSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true,
+		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true,
 		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
 		lookLimit: lookLimit, recoverLimit: recoverLimit,
 	}
@@ -168,8 +168,8 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	defer h.quit() // before the wait
-	keeping.Go(func() { h.keepPacked(ctx) })
-	keeping.Go(func() { h.keepSpares(ctx) })
+	keeping.Go(func() { h.runPacking(ctx) })
+	keeping.Go(func() { h.maintainSpares(ctx) })
 	err := s.Serve(ctx, l)
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -178,7 +178,7 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 }
 
 // turn returns the serialization key of a call, so that a call waits for the call that it
-// undoes: stop for start, thaw for freeze, delete for save, unlend for lend.
+// undoes: stop for start, thaw for freeze, delete for save, revoke for share.
 func turn(r *fdrpc.Request) string {
 	what := ""
 	switch r.Method {
@@ -188,16 +188,16 @@ func turn(r *fdrpc.Request) string {
 		what = "stand" // a save may delay these, but no stop
 	case sentryhost.MethodLimit:
 		what = "limits"
-	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodCollect, sentryhost.MethodDelete:
+	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodImportFromEarlier, sentryhost.MethodDelete:
 		what = "saved"
-	case sentryhost.MethodLend, sentryhost.MethodUnlend:
-		what = "lent" // for every build
+	case sentryhost.MethodShareWithEarlier, sentryhost.MethodRevokeFromEarlier:
+		what = "earlier" // for every build
 	default:
 		return ""
 	}
 	var names struct{ ID, Name string }
 	_ = r.Decode(&names) // if it cannot be read, the method says so
-	if what == "saved" || what == "lent" {
+	if what == "saved" || what == "earlier" {
 		return what + names.Name
 	}
 	return what + names.ID
@@ -223,8 +223,8 @@ func answers[T any](v T, err error) reply { return reply{value: v, err: err} }
 // method implements a method of the protocol.
 type method func(call) reply
 
-// asked is a method whose request body is a T.
-func asked[T any](do func(call, T) reply) method {
+// withBody makes a method whose request body is a T.
+func withBody[T any](do func(call, T) reply) method {
 	return func(c call) reply {
 		var body T
 		if err := c.r.Decode(&body); err != nil {
@@ -234,28 +234,28 @@ func asked[T any](do func(call, T) reply) method {
 	}
 }
 
-// boots is a method whose request body is the ID of a Boot.
-func boots(do func(call, string) reply) method {
-	return asked(func(c call, b sentryhost.BootRequest) reply { return do(c, b.ID) })
+// withBoot makes a method whose request body is the ID of a Boot.
+func withBoot(do func(call, string) reply) method {
+	return withBody(func(c call, b sentryhost.BootRequest) reply { return do(c, b.ID) })
 }
 
 // methods are all methods of the protocol.
 var methods = map[string]method{
-	sentryhost.MethodHello:  asked(func(c call, b sentryhost.Hello) reply { return answers(c.host.hello(b)) }),
+	sentryhost.MethodHello:  withBody(func(c call, b sentryhost.Hello) reply { return answers(c.host.hello(b)) }),
 	sentryhost.MethodWatch:  func(c call) reply { c.host.watch(c.r.Peer); return done(nil) },
 	sentryhost.MethodDown:   func(c call) reply { c.r.After(c.host.quit); return done(c.host.down(c.ctx)) },
-	sentryhost.MethodShard:  asked(func(c call, b sentryhost.ShardRequest) reply { return answers(c.host.shard(b.Number)) }),
+	sentryhost.MethodShard:  withBody(func(c call, b sentryhost.ShardRequest) reply { return answers(c.host.shard(b.Number)) }),
 	sentryhost.MethodShards: func(c call) reply { return answers(c.host.listShards(), nil) },
 
-	sentryhost.MethodStart:  asked(func(c call, b sentryhost.StartRequest) reply { return answers(c.host.start(c.ctx, b, c.r)) }),
-	sentryhost.MethodList:   func(c call) reply { return answers(c.host.list(), nil) },
-	sentryhost.MethodLimit:  asked(func(c call, b sentryhost.LimitRequest) reply { return done(c.host.limit(b)) }),
-	sentryhost.MethodStop:   boots(func(c call, id string) reply { return done(c.host.stop(c.ctx, id)) }),
-	sentryhost.MethodFreeze: boots(func(c call, id string) reply { return done(c.host.freeze(id)) }),
-	sentryhost.MethodThaw:   boots(func(c call, id string) reply { return done(c.host.thaw(id)) }),
-	sentryhost.MethodKeep:   boots(func(c call, id string) reply { return done(c.host.keep(id, c.r)) }),
-	sentryhost.MethodUsage:  boots(func(c call, id string) reply { return answers(c.host.usage(id)) }),
-	sentryhost.MethodLink: boots(func(c call, id string) reply {
+	sentryhost.MethodStart:      withBody(func(c call, b sentryhost.StartRequest) reply { return answers(c.host.start(c.ctx, b, c.r)) }),
+	sentryhost.MethodList:       func(c call) reply { return answers(c.host.list(), nil) },
+	sentryhost.MethodLimit:      withBody(func(c call, b sentryhost.LimitRequest) reply { return done(c.host.limit(b)) }),
+	sentryhost.MethodStop:       withBoot(func(c call, id string) reply { return done(c.host.stop(c.ctx, id)) }),
+	sentryhost.MethodFreeze:     withBoot(func(c call, id string) reply { return done(c.host.freeze(id)) }),
+	sentryhost.MethodThaw:       withBoot(func(c call, id string) reply { return done(c.host.thaw(id)) }),
+	sentryhost.MethodReturnLink: withBoot(func(c call, id string) reply { return done(c.host.returnLink(id, c.r)) }),
+	sentryhost.MethodUsage:      withBoot(func(c call, id string) reply { return answers(c.host.usage(id)) }),
+	sentryhost.MethodLink: withBoot(func(c call, id string) reply {
 		f, err := c.host.linkOf(id)
 		if err != nil {
 			return done(err)
@@ -263,17 +263,17 @@ var methods = map[string]method{
 		return reply{files: []*os.File{f}}
 	}),
 
-	sentryhost.MethodSave:    asked(func(c call, b sentryhost.SaveRequest) reply { return answers(c.host.save(b)) }),
-	sentryhost.MethodSaved:   func(c call) reply { return answers(c.host.listSaved()) },
-	sentryhost.MethodDelete:  asked(func(c call, b sentryhost.SavedRequest) reply { return done(c.host.deleteSaved(b.Name)) }),
-	sentryhost.MethodShare:   asked(func(c call, b sentryhost.ShareRequest) reply { return done(c.host.share(b)) }),
-	sentryhost.MethodCache:   asked(func(c call, b sentryhost.CacheRequest) reply { return done(c.host.setCache(b)) }),
-	sentryhost.MethodHome:    asked(func(c call, b sentryhost.SavedRequest) reply { return answers(c.host.home(b.Name)) }),
-	sentryhost.MethodLend:    asked(func(c call, b sentryhost.LendRequest) reply { return done(c.host.lend(b)) }),
-	sentryhost.MethodUnlend:  asked(func(c call, b sentryhost.LendRequest) reply { return done(c.host.unlend(b)) }),
-	sentryhost.MethodCollect: asked(func(c call, b sentryhost.LendRequest) reply { return answers(c.host.collect(b)) }),
-	sentryhost.MethodImport:  asked(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
-	sentryhost.MethodExport: asked(func(c call, b sentryhost.ExportRequest) reply {
+	sentryhost.MethodSave:              withBody(func(c call, b sentryhost.SaveRequest) reply { return answers(c.host.save(b)) }),
+	sentryhost.MethodSaved:             func(c call) reply { return answers(c.host.listSaved()) },
+	sentryhost.MethodDelete:            withBody(func(c call, b sentryhost.SavedRequest) reply { return done(c.host.deleteSaved(b.Name)) }),
+	sentryhost.MethodShare:             withBody(func(c call, b sentryhost.ShareRequest) reply { return done(c.host.share(b)) }),
+	sentryhost.MethodCache:             withBody(func(c call, b sentryhost.CacheRequest) reply { return done(c.host.setCache(b)) }),
+	sentryhost.MethodHome:              withBody(func(c call, b sentryhost.SavedRequest) reply { return answers(c.host.home(b.Name)) }),
+	sentryhost.MethodShareWithEarlier:  withBody(func(c call, b sentryhost.EarlierRequest) reply { return done(c.host.shareWithEarlier(b)) }),
+	sentryhost.MethodRevokeFromEarlier: withBody(func(c call, b sentryhost.EarlierRequest) reply { return done(c.host.revokeFromEarlier(b)) }),
+	sentryhost.MethodImportFromEarlier: withBody(func(c call, b sentryhost.EarlierRequest) reply { return answers(c.host.importFromEarlier(b)) }),
+	sentryhost.MethodImport:            withBody(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
+	sentryhost.MethodExport: withBody(func(c call, b sentryhost.ExportRequest) reply {
 		value, files, err := c.host.export(c.ctx, b)
 		return reply{value, files, err}
 	}),
@@ -350,8 +350,8 @@ func (h *Host) linkOf(id string) (*os.File, error) {
 	return duplicate(b.link)
 }
 
-// keep stores a copy of a link that an earlier sentry host held.
-func (h *Host) keep(id string, r *fdrpc.Request) error {
+// returnLink stores a copy of a link that an earlier sentry host held.
+func (h *Host) returnLink(id string, r *fdrpc.Request) error {
 	b, err := h.find(id)
 	if err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 const (
 	// maxSpares bounds how many sentries wait, for any StartRequest.Spares.
 	maxSpares = 64
-	// spareLook is how often spares are inspected while nothing starts.
-	spareLook = 15 * time.Second
+	// refillEvery is how often spares are inspected while nothing starts.
+	refillEvery = 15 * time.Second
 )
 
 // kind is the kind of Boot that a sentry is made for.
@@ -94,20 +94,20 @@ func (h *Host) starts(n int) {
 	h.starting += n
 	h.mu.Unlock()
 	if n < 0 {
-		h.lookAtSpares()
+		h.wakeRefill()
 	}
 }
 
-func (h *Host) lookAtSpares() {
+func (h *Host) wakeRefill() {
 	select {
-	case h.spareSoon <- struct{}{}:
+	case h.refillSoon <- struct{}{}:
 	default:
 	}
 }
 
-// wantSpare records a start, so that spares are made for the last r.Spares starts: the
+// rememberStart records a start, so that spares are made for the last r.Spares starts: the
 // next ones are assumed to be like them.
-func (h *Host) wantSpare(r sentryhost.StartRequest, from *origin) {
+func (h *Host) rememberStart(r sentryhost.StartRequest, from *origin) {
 	k, ok := h.kindOf(r, from)
 	if !ok {
 		return
@@ -118,14 +118,14 @@ func (h *Host) wantSpare(r sentryhost.StartRequest, from *origin) {
 	h.wanted = slices.Clone(h.wanted[max(len(h.wanted)-min(r.Spares, maxSpares), 0):])
 }
 
-// keepSpares keeps sentries waiting for the next starts until ctx ends; then it ends
+// maintainSpares keeps sentries waiting for the next starts until ctx ends; then it ends
 // them.
-func (h *Host) keepSpares(ctx context.Context) {
+func (h *Host) maintainSpares(ctx context.Context) {
 	defer h.dropSpares()
 	for {
 		select {
-		case <-h.spareSoon:
-		case <-time.After(spareLook):
+		case <-h.refillSoon:
+		case <-time.After(refillEvery):
 		case <-ctx.Done():
 			return
 		}
@@ -139,7 +139,7 @@ func (h *Host) refill(ctx context.Context) {
 	h.sparing.Lock()
 	defer h.sparing.Unlock()
 	for ctx.Err() == nil {
-		k, missing, surplus := h.lackOfSpares()
+		k, missing, surplus := h.planSpares()
 		for _, b := range surplus {
 			h.undo(b)
 		}
@@ -149,7 +149,7 @@ func (h *Host) refill(ctx context.Context) {
 		b, err := h.newSpare(k)
 		if err != nil {
 			h.log.Info("starting a spare sentry failed", "image", k.image, telemetry.KeyError, err)
-			h.unwant(k)
+			h.forgetKind(k)
 			return
 		}
 		h.mu.Lock()
@@ -158,9 +158,9 @@ func (h *Host) refill(ctx context.Context) {
 	}
 }
 
-// lackOfSpares returns the kind of a missing spare, if any, and removes the spares that
+// planSpares returns the kind of a missing spare, if any, and removes the spares that
 // are unwanted or unusable from the list.
-func (h *Host) lackOfSpares() (k kind, missing bool, surplus []*boot) {
+func (h *Host) planSpares() (k kind, missing bool, surplus []*boot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	wanted := slices.Clone(h.wanted)
@@ -190,8 +190,8 @@ func (b *boot) waits() bool {
 	return unix.Fstat(int(b.spare.image.Fd()), &st) == nil && st.Nlink > 0
 }
 
-// unwant drops a kind until something like it starts.
-func (h *Host) unwant(k kind) {
+// forgetKind drops a kind until something like it starts.
+func (h *Host) forgetKind(k kind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.wanted = slices.DeleteFunc(h.wanted, func(w kind) bool { return w == k })
@@ -203,7 +203,7 @@ func (h *Host) newSpare(k kind) (*boot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.room(); err != nil {
+	if err := n.checkCapacity(); err != nil {
 		return nil, err
 	}
 	digest, err := imageName(k.image)

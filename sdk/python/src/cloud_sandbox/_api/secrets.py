@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cloud_sandbox.models import SecretInfo
 
-from . import fields
 from .call import Answer, Call, get, given, nothing, once, post, segment
+from .records import record, records
 
 _PATH = "/api/v1/secrets"
 
@@ -47,18 +47,8 @@ def _path(name: str) -> str:
 
 
 def _read(answer: Answer) -> SecretInfo:
-    return _secret(answer.json())
+    return record(SecretInfo, answer.json())
 
 
 def _secrets(answer: Answer) -> list[SecretInfo]:
-    return [_secret(item) for item in fields.objects(answer.json(), "secrets")]
-
-
-def _secret(obj: fields.Object) -> SecretInfo:
-    return SecretInfo(
-        name=fields.required_text(obj, "name"),
-        description=fields.text(obj, "description"),
-        hosts=fields.strings(obj, "hosts"),
-        created_at=fields.time(obj, "created_at"),
-        updated_at=fields.time(obj, "updated_at"),
-    )
+    return records(SecretInfo, answer.json(), "secrets")

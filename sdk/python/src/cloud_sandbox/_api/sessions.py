@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 
 from cloud_sandbox.models import (
-    Ended,
     OpenPort,
     PortAccess,
     PortLink,
@@ -30,7 +29,8 @@ from .call import (
     seconds,
     segment,
 )
-from .volumes import asked, mounted
+from .records import record
+from .volumes import asked
 
 # What starts a Sandbox may wait its turn behind others.
 START_SECONDS = 180.0
@@ -194,12 +194,7 @@ def port_link(sandbox_id: str, port: int, expires_in_seconds: float | None) -> C
 
 
 def _port_link(answer: Answer) -> PortLink:
-    obj = answer.json()
-    return PortLink(
-        token=fields.required_text(obj, "token"),
-        url=fields.text(obj, "url"),
-        expires_at=fields.time(obj, "expires_at"),
-    )
+    return record(PortLink, answer.json())
 
 
 def delete(sandbox_id: str) -> Call[None]:
@@ -224,60 +219,9 @@ def _network(obj: fields.Object) -> str | Mapping[str, object]:
     return fields.text(obj, "network")
 
 
-def _texts(obj: fields.Object) -> dict[str, str]:
-    return {key: fields.text(obj, key) for key in obj}
-
-
 def session(obj: fields.Object) -> SandboxInfo:
     """Decode a Sandbox that is part of an answer."""
-    ended = fields.sub_object(obj, "ended")
-    return SandboxInfo(
-        sandbox_id=fields.required_text(obj, "sandbox_id"),
-        state=fields.text(obj, "state"),
-        name=fields.text(obj, "name"),
-        template=fields.text(obj, "template"),
-        engine=fields.text(obj, "engine"),
-        shape=resources(fields.sub_object(obj, "shape")),
-        resources=resources(fields.sub_object(obj, "resources")),
-        network=_network(obj),
-        ports=fields.sub_object(obj, "ports") or {},
-        secrets=tuple(_texts(item) for item in fields.objects(obj, "secrets")),
-        volumes=mounted(obj),
-        user=fields.text(obj, "user"),
-        cwd=fields.text(obj, "cwd"),
-        metadata=fields.texts(obj, "metadata"),
-        timeout_seconds=fields.number(obj, "timeout_seconds"),
-        idle_timeout_seconds=fields.number(obj, "idle_timeout_seconds"),
-        created_at=fields.time(obj, "created_at"),
-        started_at=fields.time(obj, "started_at"),
-        deadline=fields.time(obj, "deadline"),
-        on_timeout=fields.text(obj, "on_timeout"),
-        auto_resume=fields.flag(obj, "auto_resume"),
-        timeline=fields.integer(obj, "timeline") or 1,
-        snapshot_id=fields.text(obj, "snapshot_id"),
-        checkpoint_every_seconds=fields.number(obj, "checkpoint_every_seconds"),
-        restored_from=fields.text(obj, "restored_from"),
-        lost_seconds=fields.number(obj, "lost_seconds"),
-        ended=None
-        if ended is None
-        else Ended(
-            cause=fields.text(ended, "cause"),
-            at=fields.time(ended, "at"),
-            output_tail=fields.text(ended, "output_tail"),
-        ),
-    )
-
-
-def resources(obj: fields.Object | None) -> Resources:
-    """Decode limits or a size."""
-    obj = obj or {}
-    return Resources(
-        cpus=fields.number(obj, "cpus"),
-        memory_mb=fields.integer(obj, "memory_mb"),
-        disk_mb=fields.integer(obj, "disk_mb"),
-        pids=fields.integer(obj, "pids"),
-        bandwidth_mbps=fields.integer(obj, "bandwidth_mbps"),
-    )
+    return record(SandboxInfo, obj, network=_network(obj))
 
 
 def _limits(value: Resources | Mapping[str, float] | None) -> dict[str, object] | None:

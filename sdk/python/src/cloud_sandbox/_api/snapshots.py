@@ -23,8 +23,8 @@ from .call import (
     seconds,
     segment,
 )
+from .records import record, records
 from .sessions import START_SECONDS, path_of
-from .volumes import mounted
 
 # Gathering a state from the disk, or putting it there, takes its time.
 _FILE_SECONDS = 600.0
@@ -152,28 +152,8 @@ def _fork(obj: fields.Object) -> SandboxInfo | CloudSandboxError:
 
 def _page(answer: Answer) -> tuple[list[SnapshotInfo], str]:
     obj = answer.json()
-    found = [_snapshot(item) for item in fields.objects(obj, "snapshots")]
-    return found, fields.text(obj, "next_cursor")
+    return records(SnapshotInfo, obj, "snapshots"), fields.text(obj, "next_cursor")
 
 
 def _one(answer: Answer) -> SnapshotInfo:
-    return _snapshot(answer.json())
-
-
-def _snapshot(obj: fields.Object) -> SnapshotInfo:
-    return SnapshotInfo(
-        snapshot_id=fields.required_text(obj, "snapshot_id"),
-        sandbox_id=fields.text(obj, "sandbox_id"),
-        parent_id=fields.text(obj, "parent_id"),
-        name=fields.text(obj, "name"),
-        kept=fields.flag(obj, "kept"),
-        memory=fields.flag(obj, "memory"),
-        current=fields.flag(obj, "current"),
-        template=fields.text(obj, "template"),
-        shape=sessions.resources(fields.sub_object(obj, "shape")),
-        volumes=mounted(obj),
-        engine_build=fields.text(obj, "engine_build"),
-        size_bytes=fields.integer(obj, "size_bytes") or 0,
-        uses=fields.integer(obj, "uses") or 0,
-        created_at=fields.time(obj, "created_at"),
-    )
+    return record(SnapshotInfo, answer.json())

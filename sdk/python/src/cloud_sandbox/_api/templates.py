@@ -36,12 +36,13 @@ from .call import (
     true,
 )
 from .context import ARCHIVE_END, Archive, padding, read
+from .records import record, records
 from .sse import Event
 
 _PATH = "/api/v1/templates"
-# Taking an archive in takes its time.
+# Read timeout of an upload: the server answers after it has stored the archive.
 _ARCHIVE_SECONDS = 600.0
-# Files of more bytes together are sent as an archive: JSON may hold 8 MiB.
+# Files of more bytes in total are sent as an archive: a JSON body has at most 8 MiB.
 _INLINE_BYTES = 1 << 20
 # The user that Sandboxes have by default.
 _USER_ID = 1000
@@ -64,7 +65,7 @@ def build(
     force: bool,
     key: str | None,
 ) -> Call[BuildInfo]:
-    """Ask for a build, one for each key."""
+    """Start a build; requests with equal keys start one build."""
     text = None
     if dockerfile is not None:
         recipe = read(dockerfile, context)
@@ -94,7 +95,8 @@ def build(
     if not uploads:
         return once(post(_PATH, _one_build, body), key)
     call = _form(body, uploads)
-    # The server keeps the whole body of a request with a key, so archives go without.
+    # The server buffers the body of a request with a key. So an archive gets a key only
+    # if the caller gave one.
     return call if key is None else once(call, key)
 
 
@@ -162,7 +164,7 @@ def every() -> Call[list[TemplateInfo]]:
 
 def look(template: str) -> Call[TemplateInfo]:
     """Ask for a template with its versions."""
-    return get(_path(template), lambda answer: _template(answer.json()))
+    return get(_path(template), lambda answer: record(TemplateInfo, answer.json()))
 
 
 def delete(template: str) -> Call[RemovedTemplates]:
@@ -176,7 +178,7 @@ def builds() -> Call[list[BuildInfo]]:
 
 
 def look_at_build(build_id: str) -> Call[BuildInfo]:
-    """Ask what a build is now."""
+    """Ask for the current state of a build."""
     return get(_build_path(build_id), _one_build)
 
 
@@ -203,39 +205,16 @@ def line_of(event: Event) -> BuildLine:
 
 
 def build_of(event: Event) -> BuildInfo:
-    """Decode the build that a ``start`` or ``end`` event tells of."""
+    """Decode the build in a ``start`` or ``end`` event."""
     return _build(fields.parse_object(event.data))
 
 
 def _templates(answer: Answer) -> list[TemplateInfo]:
-    return [_template(item) for item in fields.objects(answer.json(), "templates")]
-
-
-def _template(obj: fields.Object) -> TemplateInfo:
-    return TemplateInfo(
-        template=fields.required_text(obj, "template"),
-        name=fields.text(obj, "name"),
-        tag=fields.optional_text(obj, "tag"),
-        version=fields.text(obj, "version"),
-        shared=fields.flag(obj, "shared"),
-        source=fields.text(obj, "source"),
-        packages=fields.strings(obj, "packages"),
-        env=fields.texts(obj, "env"),
-        start=fields.text(obj, "start"),
-        ready=fields.text(obj, "ready"),
-        size_bytes=fields.integer(obj, "size_bytes") or 0,
-        stored_bytes=fields.integer(obj, "stored_bytes") or 0,
-        created_at=fields.time(obj, "created_at"),
-        versions=tuple(_template(item) for item in fields.objects(obj, "versions")),
-    )
+    return records(TemplateInfo, answer.json(), "templates")
 
 
 def _removed(answer: Answer) -> RemovedTemplates:
-    obj = answer.json()
-    return RemovedTemplates(
-        removed=fields.strings(obj, "removed"),
-        freed_bytes=fields.integer(obj, "freed_bytes") or 0,
-    )
+    return record(RemovedTemplates, answer.json())
 
 
 def _builds(answer: Answer) -> list[BuildInfo]:
@@ -248,20 +227,7 @@ def _one_build(answer: Answer) -> BuildInfo:
 
 def _build(obj: fields.Object) -> BuildInfo:
     error = fields.sub_object(obj, "error")
-    return BuildInfo(
-        build_id=fields.required_text(obj, "build_id"),
-        template=fields.text(obj, "template"),
-        source=fields.text(obj, "source"),
-        state=fields.text(obj, "state"),
-        progress=fields.text(obj, "progress"),
-        version=fields.text(obj, "version"),
-        size_bytes=fields.integer(obj, "size_bytes") or 0,
-        cached=fields.flag(obj, "cached"),
-        error=None if error is None else failures.of_object(error),
-        created_at=fields.time(obj, "created_at"),
-        started_at=fields.time(obj, "started_at"),
-        ended_at=fields.time(obj, "ended_at"),
-    )
+    return record(BuildInfo, obj, error=None if error is None else failures.of_object(error))
 
 
 def _path(template: str) -> str:

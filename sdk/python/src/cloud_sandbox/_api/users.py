@@ -8,12 +8,13 @@ from cloud_sandbox.models import UserInfo
 
 from . import fields
 from .call import Answer, Call, get, given, nothing, post, segment
+from .records import record, records
 
 _PATH = "/api/v1/users"
 
 
 def page(asked: Mapping[str, str | None]) -> Call[tuple[list[UserInfo], str]]:
-    """Ask for a page of users, and where the next one begins."""
+    """Ask for a page of users, and for the cursor of the next page."""
     return get(_PATH, _page, {name: value for name, value in asked.items() if value})
 
 
@@ -50,24 +51,9 @@ def _path(user_id: str) -> str:
 
 
 def _read(answer: Answer) -> UserInfo:
-    return _user(answer.json())
+    return record(UserInfo, answer.json())
 
 
 def _page(answer: Answer) -> tuple[list[UserInfo], str]:
     obj = answer.json()
-    return [_user(item) for item in fields.objects(obj, "users")], fields.text(obj, "next_cursor")
-
-
-def _user(obj: fields.Object) -> UserInfo:
-    return UserInfo(
-        user_id=fields.required_text(obj, "user_id"),
-        name=fields.optional_text(obj, "name"),
-        email=fields.optional_text(obj, "email"),
-        role=fields.optional_text(obj, "role"),
-        role_given=fields.flag(obj, "role_given"),
-        state=fields.text(obj, "state"),
-        source=fields.text(obj, "source"),
-        issuer=fields.optional_text(obj, "issuer"),
-        created_at=fields.time(obj, "created_at"),
-        last_seen_at=fields.time(obj, "last_seen_at"),
-    )
+    return records(UserInfo, obj, "users"), fields.text(obj, "next_cursor")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloud_sandbox.models import VolumeInfo, VolumeMount
+from cloud_sandbox.models import VolumeInfo
 
-from . import fields
 from .call import Answer, Call, get, given, nothing, once, post, segment
+from .records import record, records
 
 _PATH = "/api/v1/volumes"
 
@@ -44,36 +44,13 @@ def asked(volumes: Mapping[str, VolumeInfo | str] | None) -> list[dict[str, str]
     return [{"volume": name_of(volume), "path": path} for path, volume in volumes.items()]
 
 
-def mounted(obj: fields.Object) -> tuple[VolumeMount, ...]:
-    """Decode what a Sandbox has mounted."""
-    return tuple(
-        VolumeMount(
-            volume=fields.required_text(item, "volume"),
-            volume_id=fields.text(item, "volume_id"),
-            path=fields.required_text(item, "path"),
-        )
-        for item in fields.objects(obj, "volumes")
-    )
-
-
 def _path(name: str) -> str:
     return f"{_PATH}/{segment(name, 'name or ID of a volume')}"
 
 
 def _read(answer: Answer) -> VolumeInfo:
-    return _volume(answer.json())
+    return record(VolumeInfo, answer.json())
 
 
 def _volumes(answer: Answer) -> list[VolumeInfo]:
-    return [_volume(item) for item in fields.objects(answer.json(), "volumes")]
-
-
-def _volume(obj: fields.Object) -> VolumeInfo:
-    return VolumeInfo(
-        volume_id=fields.required_text(obj, "volume_id"),
-        name=fields.required_text(obj, "name"),
-        size_mb=fields.integer(obj, "size_mb") or 0,
-        used_bytes=fields.integer(obj, "used_bytes"),
-        files=fields.integer(obj, "files"),
-        created_at=fields.time(obj, "created_at"),
-    )
+    return records(VolumeInfo, answer.json(), "volumes")

@@ -45,7 +45,7 @@ class Ended:
             in lists.
     """
 
-    cause: str
+    cause: str = ""
     at: datetime | None = None
     output_tail: str = ""
 

@@ -1,0 +1,245 @@
+package replication
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// back brings a state back to the host, once for all concurrent callers.
+func (e *Engine) back(ctx context.Context, s *state) error {
+	e.mu.Lock()
+	here := !s.Away && !s.spoiled && s.busy == nil
+	e.mu.Unlock()
+	if here {
+		return nil
+	}
+	unlock, err := e.lock(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e.mu.Lock()
+	spoiled := s.spoiled && !s.Away
+	here = !s.Away && !spoiled || s.Deleting
+	e.mu.Unlock()
+	if here {
+		return nil
+	}
+	began := time.Now()
+	select {
+	case e.fetching <- struct{}{}:
+		defer func() { <-e.fetching }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := e.fetch(ctx, s, spoiled); err != nil {
+		e.mu.Lock()
+		s.spoiled = false // the next caller checks again
+		e.mu.Unlock()
+		e.counts.fetchFailed.Add(1)
+		err = tellFetch(s.Name, spoiled, err)
+		e.cfg.Log.WarnContext(ctx, "fetching a saved state from its copy failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
+		return err
+	}
+	e.fetched(ctx, s, spoiled, time.Since(began))
+	return nil
+}
+
+// fetched records that a state was brought back.
+func (e *Engine) fetched(ctx context.Context, s *state, spoiled bool, took time.Duration) {
+	e.mu.Lock()
+	s.spoiled = false
+	s.times++
+	e.mu.Unlock()
+	e.counts.fetched.Add(1)
+	if spoiled {
+		e.counts.healed.Add(1)
+		e.cfg.Log.WarnContext(ctx, "replaced a damaged or missing saved state by its copy", telemetry.KeySnapshot, s.Name)
+	}
+	e.cfg.Log.InfoContext(ctx, "fetched a saved state from its copy", telemetry.KeySnapshot, s.Name, "bytes", s.Bytes,
+		telemetry.KeyDuration, float64(took.Microseconds())/1000)
+}
+
+// tellFetch converts a fetch error for the user and names the state; spoiled: the state
+// on the host is damaged or gone too.
+func tellFetch(name string, spoiled bool, err error) error {
+	here := "not on this host"
+	if spoiled {
+		here = "damaged on this host"
+	}
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sandbox.Exhausted), errors.Is(err, sandbox.Conflict):
+		return err
+	case errors.Is(err, sandbox.ErrDamaged), errors.Is(err, sandbox.Invalid):
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s is %s, and its copy is damaged: it cannot be started from", name, here).WithCause(err)
+	}
+	e := sandbox.Errorf(sandbox.Unavailable, "the saved state %s is %s, and its copy cannot be reached: try again", name, here).WithCause(err)
+	e.RetryAfter = fetchAgain
+	return e
+}
+
+// fetchAgain is the RetryAfter when Blobs cannot be reached.
+const fetchAgain = 5 * time.Second
+
+// fetch brings a state back and replaces a spoiled one. The whole copy is downloaded and
+// verified before the Engine sees any of it. The caller holds the lock.
+func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
+	names, err := e.inner.ListSaved(ctx)
+	if err != nil {
+		return err
+	}
+	if there := slices.Contains(names, s.Name); !there || spoiled { // it may exist after an interrupted eviction
+		if err := e.fetchFiles(ctx, s, there); err != nil {
+			return err
+		}
+		if err := e.inner.ShareSaved(ctx, s.Name, s.Group); err != nil && !errors.Is(err, sandbox.Unsupported) {
+			e.cfg.Log.WarnContext(ctx, "packing a fetched saved state failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
+		}
+	}
+	return e.change(s, false, func() { s.Away = false })
+}
+
+// fetchFiles imports the copy in Blobs into the Engine, replacing existing files.
+func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
+	e.mu.Lock()
+	prefix := s.prefix()
+	e.mu.Unlock()
+	key, err := e.keys.at(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	raw, err := e.get(ctx, key, listName(prefix, s.Name))
+	if err != nil {
+		return err
+	}
+	l, err := decodeList(raw, s.Name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrDamaged, err)
+	}
+	f, err := os.CreateTemp(e.cfg.Dir, ".new-")
+	if err != nil {
+		return fmt.Errorf("make a file: %w", err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil { // it is used by descriptor only
+		return err
+	}
+	if err := e.gather(ctx, key, l, f); err != nil {
+		return err
+	}
+	whole := func() io.Reader {
+		return &summed{from: io.NewSectionReader(f, 0, l.Bytes), sum: sha256.New(), want: l.Sum}
+	}
+	if there { // verify the copy before deleting the damaged state
+		if _, err := io.Copy(io.Discard, whole()); err != nil {
+			return err
+		}
+		if err := e.change(s, false, func() { s.Away = true }); err != nil {
+			return err
+		}
+		if err := e.inner.DeleteSaved(ctx, s.Name); err != nil {
+			return err
+		}
+	}
+	_, err = e.inner.ImportSaved(ctx, s.Name, whole())
+	if errors.Is(err, sandbox.Denied) {
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s was copied by an installation that this one does not trust", s.Name).WithCause(err)
+	}
+	return err
+}
+
+// get returns the unsealed content of a blob.
+func (e *Engine) get(ctx context.Context, key *groupKey, name string) ([]byte, error) {
+	sealed, err := e.cfg.Blobs.Get(ctx, name)
+	if errors.Is(err, sandbox.NotFound) {
+		return nil, fmt.Errorf("%w: no blob %s", sandbox.ErrDamaged, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.counts.gotBytes.Add(int64(len(sealed)))
+	content, err := unseal(key.aead, name, sealed)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the blob %s: %w", sandbox.ErrDamaged, name, err)
+	}
+	return content, nil
+}
+
+// gather writes the chunks of a list into a file; each pack is fetched once.
+func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File) error {
+	type target struct {
+		place
+		at int64
+	}
+	targets := make([][]target, len(l.Packs))
+	at := int64(0)
+	for _, p := range l.places {
+		targets[p.pack] = append(targets[p.pack], target{p, at})
+		at += int64(p.Bytes)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(gets)
+	for i, name := range l.Packs {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			compressed, err := e.get(ctx, key, name)
+			if err != nil {
+				return err
+			}
+			pack, err := e.decode.DecodeAll(compressed, nil)
+			if err != nil {
+				return fmt.Errorf("%w: the blob %s: %w", sandbox.ErrDamaged, name, err)
+			}
+			for _, t := range targets[i] {
+				if t.offset+t.Bytes > len(pack) {
+					return fmt.Errorf("%w: the blob %s is too short", sandbox.ErrDamaged, name)
+				}
+				if _, err := to.WriteAt(pack[t.offset:t.offset+t.Bytes], t.at); err != nil {
+					return noRoom(err)
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func noRoom(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return sandbox.Errorf(sandbox.Exhausted, "the disk has no room for the saved state").WithCause(err)
+	}
+	return err
+}
+
+// summed verifies the checksum of from: on a mismatch it ends with an error instead of
+// io.EOF.
+type summed struct {
+	from io.Reader
+	sum  hash.Hash
+	want []byte
+}
+
+func (s *summed) Read(p []byte) (int, error) {
+	n, err := s.from.Read(p)
+	s.sum.Write(p[:n])
+	if errors.Is(err, io.EOF) && !bytes.Equal(s.sum.Sum(nil), s.want) {
+		return n, fmt.Errorf("%w: its chunks do not match its hash", sandbox.ErrDamaged)
+	}
+	return n, err
+}

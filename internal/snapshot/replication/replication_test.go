@@ -1,0 +1,937 @@
+package replication_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/disk"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/enginetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
+)
+
+// wait bounds what is waited for.
+const wait = 2 * time.Minute
+
+// world is an Engine with Blobs, and what they lie in.
+type world struct {
+	*replication.Engine
+	inner *fake.Engine
+	blobs *switched
+	dir   string // of the blobs
+	cfg   replication.Config
+	stop  func()
+}
+
+// switched is Blobs that can be away.
+type switched struct {
+	sandbox.Blobs
+	mu   sync.Mutex
+	away bool
+	left int // puts that go well; 0: all
+}
+
+func (s *switched) set(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+func (s *switched) check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return sandbox.Errorf(sandbox.Unavailable, "nobody answers")
+	}
+	return nil
+}
+
+func (s *switched) Put(ctx context.Context, name string, content []byte) error {
+	s.mu.Lock()
+	if s.left > 0 {
+		s.left--
+		s.away = s.away || s.left == 0
+	}
+	s.mu.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.Blobs.Put(ctx, name, content)
+}
+
+func (s *switched) Get(ctx context.Context, name string) ([]byte, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s.Blobs.Get(ctx, name)
+}
+
+func (s *switched) Delete(ctx context.Context, name string) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.Blobs.Delete(ctx, name)
+}
+
+// open makes a world in which diskBytes of states stay on the host.
+func open(t *testing.T, diskBytes int64) *world {
+	t.Helper()
+	inner := fake.New()
+	t.Cleanup(inner.Close)
+	dir := t.TempDir()
+	w := &world{inner: inner, blobs: &switched{Blobs: disk.Open(dir)}, dir: dir}
+	w.cfg = replication.Config{
+		Dir: filepath.Join(t.TempDir(), "offload"), Blobs: w.blobs, Keys: [][]byte{key(7)},
+		DiskBytes: diskBytes, Log: slog.New(slog.DiscardHandler), Retry: time.Millisecond,
+	}
+	w.start(t)
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+// key is a key of the operator's.
+func key(b byte) []byte { return bytes.Repeat([]byte{b}, replication.KeyBytes) }
+
+// start opens the Engine over what is there.
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	e, err := replication.Open(w.inner, w.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := e.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run = %v", err)
+		}
+	}()
+	w.Engine = e
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+}
+
+// restart opens the engine again, as a new process does.
+func (w *world) restart(t *testing.T) {
+	t.Helper()
+	w.stop()
+	w.inner = w.inner.Reopen()
+	w.start(t)
+}
+
+// until waits for numbers to be as they should.
+func (w *world) until(t *testing.T, what string, ok func(replication.Stats) bool) {
+	t.Helper()
+	for end := time.Now().Add(wait); !ok(w.Stats()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %+v", what, w.Stats())
+		}
+	}
+}
+
+// evicted waits until only so many states are on the host.
+func (w *world) evicted(t *testing.T, left int) (names []string) {
+	t.Helper()
+	for end := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		names, err := w.inner.ListSaved(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := w.Stats(); len(names) == left && s.Here == left && s.Waiting == 0 {
+			return names
+		}
+		if time.Now().After(end) {
+			t.Fatalf("on the host are %v, want %d: %+v", names, left, w.Stats())
+		}
+	}
+}
+
+// save saves a new Boot that holds a file, for a group.
+func (w *world) save(t *testing.T, content, group string) (name string) {
+	t.Helper()
+	id := sandbox.NewBootID()
+	if err := w.Start(t.Context(), id, sandbox.BootSpec{Image: fake.Image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	w.inner.Guest(id).WriteFile("value", content)
+	name = sandbox.NewSnapshotID()
+	if _, err := w.Save(t.Context(), id, name, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.ShareSaved(t.Context(), name, group); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Stop(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// file starts a Boot from a state, as a node does, and returns what its file holds.
+func (w *world) file(t *testing.T, name string) (string, error) {
+	t.Helper()
+	id := sandbox.NewBootID()
+	for again := false; ; again = true {
+		release, err := w.HoldSaved(t.Context(), name)
+		if err != nil {
+			return "", err
+		}
+		err = w.Start(t.Context(), id, sandbox.BootSpec{Image: fake.Image, Shape: sandbox.DefaultShape(), From: name})
+		release()
+		if err == nil {
+			break
+		}
+		if again || !errors.Is(err, sandbox.ErrDamaged) && !errors.Is(err, sandbox.NotFound) {
+			return "", err
+		}
+	}
+	defer func() {
+		if err := w.Stop(context.WithoutCancel(t.Context()), id, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	return w.inner.Guest(id).ReadFile("value"), nil
+}
+
+// kept returns the blobs that are there, as paths below the folder.
+func (w *world) kept(t *testing.T) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			names = append(names, strings.TrimPrefix(path, w.dir+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// packs of kept are those that are no keys and no lists.
+func packs(names []string) (packs []string) {
+	for _, name := range names {
+		if strings.Contains(name, "/p/") {
+			packs = append(packs, name)
+		}
+	}
+	return packs
+}
+
+// Around the fake engine it passes the suite of engines.
+func TestEngine(t *testing.T) {
+	suite(t, 0, func(e sandbox.Engine) *fake.Engine { return e.(*world).inner }, func(t *testing.T) sandbox.Engine { return open(t, 0) })
+}
+
+// The engine passes the suite also if no saved state stays on the host.
+func TestEngineThatKeepsNothing(t *testing.T) {
+	inner := func(e sandbox.Engine) *fake.Engine { return e.(*evicting).inner }
+	suite(t, 1, inner, func(t *testing.T) sandbox.Engine { return &evicting{open(t, 1), t} })
+}
+
+// evicting is a world in which a state is only in Blobs as soon as it was saved.
+type evicting struct {
+	*world
+	t *testing.T
+}
+
+func (e *evicting) Save(ctx context.Context, id, name string, memory bool) (sandbox.Saved, error) {
+	saved, err := e.world.Save(ctx, id, name, memory)
+	if err == nil {
+		err = e.ShareSaved(ctx, name, "t")
+	}
+	if err == nil {
+		e.evicted(e.t, 0)
+	}
+	return saved, err
+}
+
+func suite(t *testing.T, diskBytes int64, inner func(sandbox.Engine) *fake.Engine, open func(*testing.T) sandbox.Engine) {
+	enginetest.Run(t, enginetest.Options{
+		Open: open,
+		Reopen: func(t *testing.T, e sandbox.Engine) sandbox.Engine {
+			w, ok := e.(*world)
+			if !ok {
+				w = e.(*evicting).world
+			}
+			w.restart(t)
+			return e
+		},
+		Kill:  func(_ *testing.T, e sandbox.Engine, id string) { inner(e).Kill(id, sandbox.CauseEngineLost) },
+		Image: fake.Image,
+		Pause: &enginetest.Pause{
+			Ask: func(ctx context.Context, e sandbox.Engine, id string) error {
+				c := inner(e).Control(id)
+				defer c.Close()
+				_, _, err := c.Health(ctx)
+				return err
+			},
+			Remember: func(_ *testing.T, e sandbox.Engine, id, value string) {
+				inner(e).Guest(id).Remember("value", value)
+			},
+			Recall: func(_ *testing.T, e sandbox.Engine, id string) string {
+				return inner(e).Guest(id).Recall("value")
+			},
+			WriteFile: func(_ *testing.T, e sandbox.Engine, id, value string) {
+				inner(e).Guest(id).WriteFile("value", value)
+			},
+			ReadFile: func(_ *testing.T, e sandbox.Engine, id string) string {
+				return inner(e).Guest(id).ReadFile("value")
+			},
+			Damage: func(t *testing.T, e sandbox.Engine, name string) {
+				if diskBytes == 0 {
+					inner(e).Damage(name)
+					return
+				}
+				w := e.(*evicting).world
+				w.evicted(t, 0)
+				for _, blob := range packs(w.kept(t)) {
+					if err := os.Truncate(filepath.Join(w.dir, blob), 20); err != nil { // also twice
+						t.Fatal(err)
+					}
+				}
+			},
+		},
+	})
+}
+
+// damage changes one bit in the middle of a file.
+func damage(t *testing.T, path string) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)/2] ^= 1
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCopyEvictAndBringBack(t *testing.T) {
+	w := open(t, 1)
+	text := strings.Repeat("a secret of one tenant. ", 1000)
+	name := w.save(t, text, "tenant")
+	w.evicted(t, 0)
+	if all, err := w.ListSaved(t.Context()); err != nil || len(all) != 1 || all[0] != name {
+		t.Errorf("ListSaved = %v, %v", all, err)
+	}
+	for _, blob := range w.kept(t) {
+		raw, err := os.ReadFile(filepath.Join(w.dir, blob))
+		if err != nil || bytes.Contains(raw, []byte("secret")) || strings.Contains(blob, "tenant") {
+			t.Errorf("the blob %s tells what is in it, %v", blob, err)
+		}
+	}
+	for range 2 {
+		if got, err := w.file(t, name); err != nil || got != text {
+			t.Errorf("brought back: %d bytes, %v", len(got), err)
+		}
+		w.evicted(t, 0)
+		w.restart(t)
+	}
+	release, err := w.HoldSaved(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := w.Stats(); s.Here != 1 || s.Away != 0 {
+		t.Errorf("held, yet %+v", s)
+	}
+	release()
+	w.evicted(t, 0)
+	if err := w.DeleteSaved(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 1 })
+	if left := w.kept(t); len(left) != 1 || !strings.HasSuffix(left[0], "/key") {
+		t.Errorf("blobs left: %v", left)
+	}
+	if _, err := w.file(t, name); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("a start from what was deleted = %v", err)
+	}
+}
+
+// Files of a state that were removed by hand are fetched again.
+func TestLostFilesComeBack(t *testing.T) {
+	w := open(t, 0)
+	name := w.save(t, "x", "t")
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 && s.Here == 1 })
+	if err := w.inner.DeleteSaved(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.file(t, name); err != nil || got != "x" {
+		t.Errorf("brought back %q, %v", got, err)
+	}
+	var out bytes.Buffer
+	if err := w.inner.DeleteSaved(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.ExportSaved(t.Context(), name, false, &out); err != nil || out.Len() == 0 {
+		t.Errorf("exported %d bytes, %v", out.Len(), err)
+	}
+}
+
+// copied saves a state and waits for its copy.
+func (w *world) copied(t *testing.T, content string) (name string) {
+	t.Helper()
+	before := w.Stats().Copied
+	name = w.save(t, content, "t")
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied > before && s.Waiting == 0 })
+	return name
+}
+
+// A state that is damaged on the host is replaced by its copy, once for all concurrent
+// starts.
+func TestDamagedFilesComeBack(t *testing.T) {
+	w := open(t, 0)
+	name := w.copied(t, "x")
+	w.inner.Damage(name)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if got, err := w.file(t, name); err != nil || got != "x" {
+				t.Errorf("brought back %q, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	if s := w.Stats(); s.Healed != 1 || s.Fetched != 1 || s.Here != 1 {
+		t.Errorf("after the damage: %+v", s)
+	}
+	w.inner.Damage(name)
+	var out bytes.Buffer
+	if err := w.ExportSaved(t.Context(), name, false, &out); err != nil || out.Len() == 0 || w.Stats().Healed != 2 {
+		t.Errorf("exported %d bytes, %v; %+v", out.Len(), err, w.Stats())
+	}
+	w.restart(t)
+	if got, err := w.file(t, name); err != nil || got != "x" || w.Stats().Fetched != 0 {
+		t.Errorf("after a restart: %q, %v; %+v", got, err, w.Stats())
+	}
+}
+
+// Damage is named when there is no copy, or none to be had, and what is on the host
+// stays until it is sure that the copy is better.
+func TestDamageThatStays(t *testing.T) {
+	w := open(t, 0)
+	name := w.copied(t, "x")
+	w.inner.Damage(name)
+	refused := func(code sandbox.Code, what string) {
+		t.Helper()
+		for range 2 {
+			if _, err := w.file(t, name); !errors.Is(err, code) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), what) {
+				t.Errorf("a start = %v, want %s that names %s and says %q", err, code, name, what)
+			}
+			if local, err := w.inner.ListSaved(t.Context()); err != nil || !slices.Equal(local, []string{name}) {
+				t.Errorf("on the host: %v, %v", local, err)
+			}
+		}
+	}
+	w.blobs.set(true)
+	refused(sandbox.Unavailable, "cannot be reached")
+	w.blobs.set(false)
+	for _, blob := range packs(w.kept(t)) {
+		damage(t, filepath.Join(w.dir, blob))
+	}
+	refused(sandbox.Conflict, "its copy is damaged")
+	w.blobs.set(true)
+	name = w.save(t, "y", "t")
+	w.inner.Damage(name)
+	if _, err := w.file(t, name); !errors.Is(err, sandbox.ErrDamaged) {
+		t.Errorf("a start from what was not copied = %v", err)
+	}
+}
+
+// Of many who want a state, one fetches it.
+func TestFetchedOnce(t *testing.T) {
+	w := open(t, 1)
+	name := w.save(t, "x", "t")
+	w.evicted(t, 0)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			release, err := w.HoldSaved(t.Context(), name)
+			if err != nil {
+				t.Errorf("HoldSaved: %v", err)
+				return
+			}
+			t.Cleanup(release)
+		})
+	}
+	wg.Wait()
+	if n := w.Stats().Fetched; n != 1 {
+		t.Errorf("fetched %d times", n)
+	}
+}
+
+func TestLeastUsedGoesFirst(t *testing.T) {
+	const each = 1 << 20 // what the fake engine says that a state takes
+	w := open(t, 2*each)
+	one, two := w.save(t, "1", "t"), w.save(t, "2", "t")
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 2 && s.Here == 2 })
+	if _, err := w.file(t, one); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(t) // which remembers when each was used
+	w.save(t, "3", "t")
+	if names := w.evicted(t, 2); slices.Contains(names, two) {
+		t.Errorf("%v stay, want %s gone", names, two)
+	}
+}
+
+// Content that two states of a group share is stored once, and stays as long as one of
+// them. Groups share nothing.
+func TestSharedWithinAGroup(t *testing.T) {
+	w := open(t, 1)
+	text := strings.Repeat("the same. ", 20_000)
+	one := w.save(t, text, "t")
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 })
+	first := w.Stats().PutBytes
+	two := w.save(t, text, "t")
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 2 })
+	names := packs(w.kept(t))
+	w.save(t, text, "u")
+	w.evicted(t, 0)
+	if others := packs(w.kept(t)); len(others) != len(names)+1 {
+		t.Errorf("another group made %d packs of %d", len(others), len(names))
+	}
+	if err := w.DeleteSaved(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 1 })
+	if got, err := w.file(t, two); err != nil || got != text {
+		t.Errorf("the other state holds %d bytes, %v; %d were put at first", len(got), err, first)
+	}
+}
+
+// Two hosts that share Blobs and keys know nothing of each other's states. Each deletes
+// its own packs, and all of them, whoever copied first.
+func TestSharedBlobs(t *testing.T) {
+	for _, order := range [][2]int{{0, 1}, {1, 0}} {
+		var worlds [2]*world
+		var states [2]string
+		text := much(9<<20, 7) // whole packs of the two are alike
+		for i := range worlds {
+			w := open(t, 1)
+			if i > 0 {
+				w.stop()
+				w.blobs, w.dir, w.cfg.Blobs = worlds[0].blobs, worlds[0].dir, worlds[0].blobs
+				w.start(t)
+			}
+			states[i] = w.save(t, text, "t")
+			w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 })
+			worlds[i] = w
+		}
+		for n, i := range order {
+			worlds[i].evicted(t, 0)
+			if got, err := worlds[i].file(t, states[i]); err != nil || got != text {
+				t.Errorf("in the order %v the state of %d holds %d bytes, %v", order, i, len(got), err)
+			}
+			if err := worlds[i].DeleteSaved(t.Context(), states[i]); err != nil {
+				t.Fatal(err)
+			}
+			worlds[i].until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 1 })
+			if left := packs(worlds[0].kept(t)); n == 1 && len(left) > 0 {
+				t.Errorf("in the order %v are left %v", order, left)
+			}
+		}
+	}
+}
+
+// much is text of so many bytes that nothing makes much smaller.
+func much(n int, seed byte) string {
+	raw := make([]byte, n/2)
+	r := rand.NewChaCha8([32]byte{seed})
+	_, _ = r.Read(raw)
+	return hex.EncodeToString(raw)
+}
+
+// Of a state that hardly differs from another little is copied.
+func TestLargeStates(t *testing.T) {
+	w := open(t, 1)
+	text := much(5<<20, 1)
+	names := map[string]string{w.save(t, text, "t"): text}
+	w.evicted(t, 0)
+	first := w.Stats().PutBytes
+	text = "before" + text[:3<<20] + "between" + text[3<<20:]
+	names[w.save(t, text, "t")] = text
+	w.evicted(t, 0)
+	if more := w.Stats().PutBytes - first; first < 2<<20 || more > first/10 {
+		t.Errorf("%d bytes were put, and %d for what hardly differs", first, more)
+	}
+	for name, text := range names {
+		if got, err := w.file(t, name); err != nil || got != text {
+			t.Errorf("brought back %d bytes of %d, %v", len(got), len(text), err)
+		}
+	}
+}
+
+// Blobs of an interrupted copy are deleted with the state, or used by the next copy.
+func TestCutCopies(t *testing.T) {
+	for _, puts := range []int{2, 3, 4} { // the key, two packs, the list
+		w := open(t, 0)
+		w.blobs.left = puts
+		text := much(5<<20, byte(puts))
+		name, other := w.save(t, text, "t"), ""
+		w.until(t, "cut", func(s replication.Stats) bool { return s.CopyFailed > 0 })
+		w.restart(t)
+		if puts%2 == 0 {
+			if err := w.DeleteSaved(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			other = w.save(t, text, "t")
+		}
+		w.restart(t)
+		w.blobs.set(false)
+		if other != "" {
+			w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 2 })
+			for _, name := range []string{name, other} {
+				if err := w.inner.DeleteSaved(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := w.file(t, name); err != nil || got != text {
+					t.Errorf("brought back %d bytes of %d, %v", len(got), len(text), err)
+				}
+				if err := w.DeleteSaved(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.until(t, "deleted", func(s replication.Stats) bool { return s.Left == 0 && s.Deleted > 0 })
+		if left := w.kept(t); len(left) > 1 {
+			t.Errorf("after %d puts are left: %v", puts, left)
+		}
+	}
+}
+
+func TestDamagedBlobs(t *testing.T) {
+	for _, part := range []string{"/p/", "/s/"} {
+		for what, spoil := range map[string]func(*testing.T, string){
+			"changed": damage,
+			"gone": func(t *testing.T, path string) {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"cut": func(t *testing.T, path string) {
+				if err := os.Truncate(path, 20); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			t.Run(what+part, func(t *testing.T) {
+				w := open(t, 1)
+				name := w.save(t, "x", "t")
+				w.evicted(t, 0)
+				for _, blob := range w.kept(t) {
+					if strings.Contains(blob, part) {
+						spoil(t, filepath.Join(w.dir, blob))
+					}
+				}
+				_, err := w.file(t, name)
+				if !errors.Is(err, sandbox.Conflict) || !strings.Contains(err.Error(), name) {
+					t.Errorf("a start = %v, want a conflict that names %s", err, name)
+				}
+				if local, err := w.inner.ListSaved(t.Context()); err != nil || len(local) != 0 {
+					t.Errorf("left on the host: %v, %v", local, err)
+				}
+			})
+		}
+	}
+}
+
+// The blobs of one tenant under the names of another's do not open.
+func TestBlobsOfAnotherTenant(t *testing.T) {
+	w := open(t, 1)
+	mine := w.save(t, "mine", "me")
+	w.evicted(t, 0)
+	own := w.kept(t)
+	theirs := w.save(t, "theirs", "they")
+	w.evicted(t, 0)
+	prefix := func(name string) string { return strings.SplitN(name, "/", 2)[0] }
+	for _, blob := range w.kept(t) {
+		if prefix(blob) == prefix(own[0]) || !strings.HasSuffix(blob, theirs) {
+			continue
+		}
+		// Their list in place of mine.
+		raw, err := os.ReadFile(filepath.Join(w.dir, blob))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(w.dir, prefix(own[0]), "s", mine), raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := w.file(t, mine); !errors.Is(err, sandbox.Conflict) {
+		t.Errorf("a start from another tenant's blobs = %q, %v", got, err)
+	}
+	if got, err := w.file(t, theirs); err != nil || got != "theirs" {
+		t.Errorf("their own state holds %q, %v", got, err)
+	}
+}
+
+// While Blobs are away all goes on here, and is done later.
+func TestBlobsAway(t *testing.T) {
+	w := open(t, 0)
+	w.blobs.set(true)
+	gone, name := w.save(t, "gone", "t"), w.save(t, "x", "t")
+	w.until(t, "tried", func(s replication.Stats) bool { return s.CopyFailed > 2 && s.Unreachable && s.Waiting == 2 })
+	if got, err := w.file(t, name); err != nil || got != "x" {
+		t.Errorf("a start = %q, %v", got, err)
+	}
+	if err := w.DeleteSaved(t.Context(), gone); err != nil {
+		t.Error(err)
+	}
+	w.restart(t)
+	w.blobs.set(false)
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 && s.Waiting == 0 && !s.Unreachable })
+	w.cfg.DiskBytes = 1
+	w.restart(t)
+	w.evicted(t, 0)
+	w.blobs.set(true)
+	if _, err := w.file(t, name); !errors.Is(err, sandbox.Unavailable) || !strings.Contains(err.Error(), name) {
+		t.Errorf("a start from what cannot be reached = %v", err)
+	}
+	if err := w.DeleteSaved(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+	w.restart(t)
+	w.blobs.set(false)
+	w.until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 1 })
+	if left := w.kept(t); len(left) != 1 {
+		t.Errorf("blobs left: %v", left)
+	}
+}
+
+// savedBefore saves states of a group while nothing is copied.
+func (w *world) savedBefore(t *testing.T, contents ...string) (names []string) {
+	t.Helper()
+	for i, content := range contents {
+		id := sandbox.NewBootID()
+		if err := w.inner.Start(t.Context(), id, sandbox.BootSpec{Image: fake.Image, Shape: sandbox.DefaultShape()}); err != nil {
+			t.Fatal(err)
+		}
+		w.inner.Guest(id).WriteFile("value", content)
+		names = append(names, sandbox.NewSnapshotID())
+		if _, err := w.inner.Save(t.Context(), id, names[i], false); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.inner.Stop(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names
+}
+
+// owner says that states are the tenant's, each as old as it is far from the last,
+// and that other states have no owner.
+func owner(names []string) func(context.Context, string) (replication.Owned, error) {
+	const each = 1 << 20
+	return func(_ context.Context, name string) (replication.Owned, error) {
+		i := slices.Index(names, name)
+		if i < 0 {
+			return replication.Owned{}, sandbox.Errorf(sandbox.NotFound, "nobody's")
+		}
+		return replication.Owned{Group: "t", Bytes: each, At: time.Now().Add(time.Duration(i-len(names)) * time.Hour)}, nil
+	}
+}
+
+// States that were saved before copying was enabled are copied too, and are then as all
+// others.
+func TestBacklog(t *testing.T) {
+	w := open(t, 0)
+	w.stop()
+	names := w.savedBefore(t, "0", "1", "2")
+	stray := w.savedBefore(t, "nobody's")[0]
+	w.cfg.Owner, w.cfg.DiskBytes = owner(names), 1
+	w.restart(t)
+	w.until(t, "copied", func(s replication.Stats) bool {
+		return s.Copied == 3 && s.Evicted == 3 && s.Backlog == 0 && s.BacklogBytes == 0
+	})
+	if left, err := w.inner.ListSaved(t.Context()); err != nil || !slices.Equal(left, []string{stray}) {
+		t.Errorf("%v stay, %v, want %s", left, err, stray)
+	}
+	for i, name := range names {
+		if got, err := w.file(t, name); err != nil || got != string(rune('0'+i)) {
+			t.Errorf("brought back %q, %v", got, err)
+		}
+	}
+	w.restart(t)
+	if got, err := w.file(t, stray); err != nil || got != "nobody's" {
+		t.Errorf("nobody's holds %q, %v", got, err)
+	}
+}
+
+// The backlog is copied oldest first, at its rate, behind what is saved now, and
+// where it was left; meanwhile it pushes nothing out.
+func TestBacklogWaits(t *testing.T) {
+	w := open(t, 0)
+	w.stop()
+	names := w.savedBefore(t, "0", "1", "2")
+	w.cfg.Owner, w.cfg.BacklogRate, w.cfg.DiskBytes = owner(names), 1, 2<<20 // a state in twelve days, two on the host
+	w.restart(t)
+	w.until(t, "one is copied", func(s replication.Stats) bool { return s.Copied == 1 && s.Backlog == 2 && s.BacklogBytes == 2<<20 })
+	now := w.save(t, "now", "t")
+	w.until(t, "what is saved now is copied", func(s replication.Stats) bool { return s.Copied == 2 })
+	if s := w.Stats(); s.Backlog != 2 || s.Waiting != 2 || s.Here != 4 || s.Evicted != 0 {
+		t.Errorf("beside the backlog: %+v", s)
+	}
+	if err := w.DeleteSaved(t.Context(), names[2]); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "what is deleted waits for nothing", func(s replication.Stats) bool { return s.Deleted == 1 && s.Backlog == 1 })
+	w.restart(t)
+	if left := w.evicted(t, 2); slices.Contains(left, names[0]) || !slices.Contains(left, now) {
+		t.Errorf("%v stay, want the oldest gone", left)
+	}
+}
+
+// The owner of a state may be looked up later.
+func TestBacklogWithoutOwners(t *testing.T) {
+	w := open(t, 0)
+	w.stop()
+	names := w.savedBefore(t, "0")
+	known, asked := owner(names), make(chan struct{}, 100)
+	w.cfg.Owner = func(ctx context.Context, name string) (replication.Owned, error) {
+		asked <- struct{}{}
+		if len(asked) == 1 {
+			return replication.Owned{}, errors.New("the store is away")
+		}
+		return known(ctx, name)
+	}
+	w.restart(t)
+	w.save(t, "x", "t") // which has it look for work
+	w.until(t, "both are copied", func(s replication.Stats) bool { return s.Copied == 2 && s.Backlog == 0 })
+}
+
+// A new key seals what comes, the old one opens what was; when all keys of groups
+// are sealed with the new one, the old one is not needed any more.
+func TestRotatedKeys(t *testing.T) {
+	w := open(t, 1)
+	text := strings.Repeat("the same. ", 20_000)
+	names := []string{w.save(t, text, "t")}
+	w.evicted(t, 0)
+	before := w.kept(t)
+
+	w.blobs.set(true)
+	w.cfg.Keys = [][]byte{key(8), key(7)}
+	w.restart(t)
+	w.until(t, "the old key is in use", func(s replication.Stats) bool { return s.OldKeys == 1 })
+	w.stop()
+	only := w.cfg
+	only.Keys = [][]byte{key(8)}
+	if _, err := replication.Open(w.inner, only); !errors.Is(err, sandbox.Invalid) {
+		t.Errorf("without the old key while it is in use: %v", err)
+	}
+	w.blobs.set(false)
+	w.restart(t)
+	w.until(t, "the old key is not in use", func(s replication.Stats) bool { return s.OldKeys == 0 })
+	for range 2 {
+		names = append(names, w.save(t, text, "t"))
+		w.evicted(t, 0)
+	}
+	places := map[string]bool{}
+	for _, pack := range packs(w.kept(t)) {
+		places[strings.SplitN(pack, "/", 2)[0]] = true
+	}
+	if len(places) != 2 {
+		t.Errorf("what two keys sealed is in %v", places)
+	}
+
+	w.stop()
+	only.Keys = [][]byte{key(7)}
+	if _, err := replication.Open(w.inner, only); !errors.Is(err, sandbox.Invalid) {
+		t.Errorf("with the old key alone: %v", err)
+	}
+	w.cfg.Keys = [][]byte{key(8)}
+	if err := os.RemoveAll(filepath.Join(w.cfg.Dir, "keys")); err != nil { // what is in Blobs must do
+		t.Fatal(err)
+	}
+	w.restart(t)
+	for _, name := range names {
+		if got, err := w.file(t, name); err != nil || got != text {
+			t.Errorf("%s holds %d bytes, %v", name, len(got), err)
+		}
+		if err := w.DeleteSaved(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 3 })
+	if left := w.kept(t); len(left) != 2 || slices.Equal(left, before) {
+		t.Errorf("blobs left: %v", left)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	w := open(t, 1)
+	name := w.save(t, "x", "t")
+	w.evicted(t, 0)
+	w.stop()
+	for what, keys := range map[string][][]byte{"another key": {key(8)}, "a short key": {key(7), {1}}, "no key": nil} {
+		cfg := w.cfg
+		cfg.Keys = keys
+		if _, err := replication.Open(w.inner, cfg); !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(w.cfg.Dir, name+".json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replication.Open(w.inner, w.cfg); err == nil {
+		t.Error("a record that cannot be understood was passed over")
+	}
+	record := filepath.Join(w.cfg.Dir, name+".json")
+	for _, err := range []error{os.Remove(record), os.Mkdir(record, 0o700)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := replication.Open(w.inner, w.cfg); err == nil {
+		t.Error("a record that cannot be read was passed over")
+	}
+}
+
+// A key in Blobs that does not open is not taken over, and is no reason not to start.
+func TestDamagedKey(t *testing.T) {
+	w := open(t, 0)
+	w.save(t, "x", "t")
+	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 })
+	w.stop()
+	var key string
+	for _, blob := range w.kept(t) {
+		if strings.HasSuffix(blob, "/key") {
+			key = filepath.Join(w.dir, blob)
+		}
+	}
+	raw, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage(t, key)
+	if err := os.RemoveAll(filepath.Join(w.cfg.Dir, "keys")); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(t)
+	w.save(t, "y", "t")
+	w.until(t, "tried", func(s replication.Stats) bool { return s.CopyFailed > 1 })
+	w.restart(t)
+	if err := os.WriteFile(key, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "copied once it is mended", func(s replication.Stats) bool { return s.Copied == 1 && s.Waiting == 0 })
+}

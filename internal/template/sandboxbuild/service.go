@@ -1,0 +1,389 @@
+package sandboxbuild
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
+)
+
+const (
+	maxGoing     = 4  // queued and running builds of one Tenant
+	maxAll       = 64 // of all Tenants
+	maxKept      = 20 // builds of one Tenant, with finished ones and those never started
+	maxKeptAll   = 1000
+	maxSteps     = 1000
+	maxRecipe    = 1 << 20 // bytes of all steps
+	maxPackages  = 500
+	retryAfter   = 30 * time.Second
+	defaultLimit = time.Hour
+	defaultRuns  = 2
+)
+
+// State is the state of a build. Ready and failed are final.
+type State string
+
+// The states of a build.
+const (
+	Waiting  State = "waiting" // announced, without a Recipe
+	Building State = "building"
+	Ready    State = "ready"
+	Failed   State = "error"
+)
+
+// Draft names a future Template.
+type Draft struct {
+	Name     string
+	Tags     []string // at least one
+	Defaults sandbox.TemplateDefaults
+}
+
+// Recipe describes how to build a Template.
+type Recipe struct {
+	// Image is the base image, pulled from its registry; empty: From is the base.
+	Image string
+	From  string // base Template, or stand-in for Image; empty: none
+	Asked string // the base as the client named it
+	Steps []Step
+	Start string // command that runs in every Sandbox; empty: From's
+	Ready string // command that succeeds once Start has come up; empty: see Start
+	Force bool   // do not use cached results
+
+	// Own marks a request of this server's own API: Start and Ready are kept as they are,
+	// the first step runs as root in "/", and the Template has the user and folder that a
+	// step sets explicitly, not those of the last step.
+	Own   bool
+	Files []sandbox.TemplateFile // added after the steps
+	// Upload is an archive of more files; nil: none.
+	Upload *upload
+	// Dockerfile replaces Steps, and Context holds the files that it copies; nil: none.
+	Dockerfile *dockerfile.File
+	Context    *buildContext
+}
+
+// Build is the record of a build.
+type Build struct {
+	ID     string // a UUID
+	Tenant sandbox.TenantID
+	Draft
+	State     State
+	CreatedAt time.Time
+	EndedAt   time.Time // zero: still running or waiting
+	Failure   *Failure  // nil unless it failed
+
+	Source    string // base as the client named it
+	Version   string // set when ready
+	SizeBytes int64  // of its image
+	Cached    bool   // nothing had to be built
+}
+
+// Places of a Failure outside the steps.
+const (
+	AtBase = "base"
+	AtEnd  = "finalize"
+)
+
+// Failure describes why a build failed.
+type Failure struct {
+	Message string
+	Step    string // number from 1, or one of the places above
+	Code    sandbox.Code
+	// Cancelled reports that the client cancelled the build.
+	Cancelled bool
+}
+
+// Config of a Service. Sandboxes, Guests, Templates, TemplateBuilds and Log are required.
+type Config struct {
+	Sandboxes      sandboxes
+	Guests         *execution.Guests
+	Templates      templates
+	TemplateBuilds sandbox.TemplateBuilds
+	Log            *slog.Logger
+	Uploads        string        // folder for uploads; empty: uploads are rejected
+	Kept           string        // folder for build records across restarts; empty: builds are lost
+	Limit          time.Duration // for one build; zero: 1 h
+	AtOnce         int           // concurrent builds; zero: 2
+	// Inexact allows a Template of another distribution or version as the stand-in for an
+	// image whose registry does not answer.
+	Inexact bool
+	// StandIns maps an image, as NAME, NAME:TAG or NAME:*, to the Template that replaces
+	// it if no registry answers.
+	StandIns map[string]string
+}
+
+// sandboxes is the part of the session manager for builds: they run in Sandboxes and save
+// layers as Snapshots.
+type sandboxes interface {
+	Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error)
+	End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error)
+	TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error)
+	ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error)
+	DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error)
+}
+
+// templates is the part of the Templates that builds start from and add to.
+type templates interface {
+	sandbox.TemplateCatalog
+	Admit(ctx context.Context, tenant sandbox.TenantID, version string) error // of sandbox.TemplateQuota
+}
+
+// Service keeps and runs builds. A build that runs when the process ends has failed;
+// finished Templates stay. Its methods are safe for concurrent use, and treat another
+// Tenant's build as missing.
+type Service struct {
+	cfg   Config
+	slots chan struct{} // one for each running build
+	ctx   context.Context
+	stop  context.CancelCauseFunc
+	going sync.WaitGroup
+
+	mu     sync.Mutex
+	builds map[string]*build
+	taking map[sandbox.TenantID]int // uploads received or in use
+	closed bool
+}
+
+// New returns a Service. Close ends its builds.
+func New(c Config) *Service {
+	c.Limit, c.AtOnce = cmp.Or(c.Limit, defaultLimit), cmp.Or(c.AtOnce, defaultRuns)
+	s := &Service{cfg: c, slots: make(chan struct{}, c.AtOnce), builds: map[string]*build{}, taking: map[sandbox.TenantID]int{}}
+	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	if err := s.load(); err != nil {
+		c.Log.Error("opening the folder of builds failed; builds are lost at the next restart", telemetry.KeyError, err.Error())
+		s.cfg.Kept = ""
+	}
+	return s
+}
+
+var (
+	errClosing   = sandbox.Errorf(sandbox.Unavailable, "the server is stopping: build it again")
+	errTooSlow   = sandbox.Errorf(sandbox.Timeout, "the build took too long")
+	errCancelled = sandbox.Errorf(sandbox.Conflict, "the build was cancelled")
+)
+
+// Close cancels every build and waits for their end.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop(errClosing)
+	s.going.Wait()
+}
+
+// Announce creates a waiting build. It returns Invalid for an invalid name, Denied for a
+// name reserved for the server, and Exhausted when there are too many builds or the
+// Tenant's Quota of templates is used up.
+func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft) (Build, error) {
+	if err := s.checkDraft(ctx, tenant, d); err != nil {
+		return Build{}, err
+	}
+	b := newBuild(Build{ID: newID(), Tenant: tenant, Draft: d, State: Waiting, CreatedAt: time.Now().UTC()})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return Build{}, errClosing
+	}
+	if err := s.makeRoom(tenant); err != nil {
+		return Build{}, err
+	}
+	s.builds[b.record.ID] = b
+	s.keep(b)
+	return b.record, nil
+}
+
+// checkDraft checks a Draft, and rejects it before any upload if there is no room.
+func (s *Service) checkDraft(ctx context.Context, tenant sandbox.TenantID, d Draft) error {
+	if d.Name == "base" {
+		return sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")
+	}
+	if err := d.Defaults.Check(); err != nil {
+		return err
+	}
+	for _, tag := range d.Tags {
+		_, err := s.cfg.Templates.Find(ctx, tenant, d.Name+":"+tag)
+		if sandbox.CodeOf(err) == sandbox.Invalid {
+			return err
+		}
+	}
+	return s.cfg.Templates.Admit(ctx, tenant, "")
+}
+
+// newID returns a random UUID.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	text := hex.EncodeToString(b[:])
+	return strings.Join([]string{text[:8], text[8:12], text[12:16], text[16:20], text[20:]}, "-")
+}
+
+// makeRoom removes the oldest build that has ended or never started when the Tenant, or
+// the server, has too many. Service.mu is held.
+func (s *Service) makeRoom(tenant sandbox.TenantID) error {
+	var own, all []*build
+	for _, b := range s.builds {
+		if all = append(all, b); b.record.Tenant == tenant {
+			own = append(own, b)
+		}
+	}
+	from := own
+	switch {
+	case len(own) >= maxKept:
+	case len(all) >= maxKeptAll:
+		from = all
+	default:
+		return nil
+	}
+	slices.SortFunc(from, func(a, b *build) int { return a.record.CreatedAt.Compare(b.record.CreatedAt) })
+	for _, b := range from {
+		if b.snapshot().State != Building {
+			delete(s.builds, b.record.ID)
+			s.forget(b.record.ID)
+			return nil
+		}
+	}
+	return tooMany()
+}
+
+func tooMany() error {
+	e := sandbox.Errorf(sandbox.Exhausted, "too many templates are being built: wait for one to end")
+	e.RetryAfter = retryAfter
+	return e
+}
+
+// Start starts a waiting build, without waiting for its end. It returns Invalid for an
+// invalid Recipe or a build that is not waiting, NotFound, and Exhausted when too many
+// builds run.
+func (s *Service) Start(tenant sandbox.TenantID, name, id string, r Recipe) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosing
+	}
+	b, err := s.lookUp(tenant, name, id)
+	switch {
+	case err != nil:
+		return err
+	case b.snapshot().State != Waiting:
+		return sandbox.Errorf(sandbox.Invalid, "the build is not waiting: ask for another one")
+	case !s.mayStart(tenant):
+		return tooMany()
+	}
+	ctx, stop := context.WithCancelCause(s.ctx)
+	b.begin(stop, r.Asked)
+	s.keep(b)
+	s.going.Go(func() {
+		defer stop(nil)
+		s.run(ctx, b, r)
+	})
+	return nil
+}
+
+// mayStart reports whether one more build may start. Service.mu is held.
+func (s *Service) mayStart(tenant sandbox.TenantID) bool {
+	own, all := 0, 0
+	for _, b := range s.builds {
+		if b.snapshot().State != Building {
+			continue
+		}
+		if all++; b.record.Tenant == tenant {
+			own++
+		}
+	}
+	return own < maxGoing && all < maxAll
+}
+
+func errNoBuild(id string) error {
+	return sandbox.Errorf(sandbox.NotFound, "no build %.40q", id)
+}
+
+func (s *Service) find(tenant sandbox.TenantID, name, id string) (*build, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lookUp(tenant, name, id)
+}
+
+// lookUp is find with Service.mu held.
+func (s *Service) lookUp(tenant sandbox.TenantID, name, id string) (*build, error) {
+	b := s.builds[id]
+	if b == nil || b.record.Tenant != tenant || b.record.Name != name {
+		return nil, errNoBuild(id)
+	}
+	return b, nil
+}
+
+// Known reports whether a Template has a build.
+func (s *Service) Known(tenant sandbox.TenantID, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.builds {
+		if b.record.Tenant == tenant && b.record.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Build returns a build of a Template and its log so far.
+func (s *Service) Build(tenant sandbox.TenantID, name, id string) (Build, []Line, error) {
+	b, err := s.find(tenant, name, id)
+	if err != nil {
+		return Build{}, nil, err
+	}
+	record, lines := b.view()
+	return record, lines, nil
+}
+
+// Ended returns the events of all Tenants' builds that ended at since or later.
+func (s *Service) Ended(since time.Time) (events []sandbox.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.builds {
+		r := b.snapshot()
+		if r.State != Ready && r.State != Failed || r.EndedAt.Before(since) {
+			continue
+		}
+		told := sandbox.TemplateBuild{ID: r.ID, Tenant: r.Tenant, Template: r.Name + ":" + r.Tags[0], EndedAt: r.EndedAt, State: sandbox.BuildReady}
+		if r.State == Failed {
+			told.State = sandbox.BuildFailed
+		}
+		if e, is := told.Event(); is {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// Cancel cancels the builds of a Template and waits for their end. It returns their
+// number.
+func (s *Service) Cancel(ctx context.Context, tenant sandbox.TenantID, name string) (int, error) {
+	var ended []*build
+	s.mu.Lock()
+	for _, b := range s.builds {
+		if b.record.Tenant == tenant && b.record.Name == name && b.cancel() {
+			ended = append(ended, b)
+		}
+	}
+	s.mu.Unlock()
+	for _, b := range ended {
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return len(ended), nil
+}
