@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/frames"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
@@ -100,7 +101,7 @@ func (c *Client) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	query := quotaQuery(quota)
 	if req.Upload != nil {
 		query.Set("files", "true")
-		body = io.MultiReader(body, &framed{r: req.Upload})
+		body = io.MultiReader(body, frames.Encode(req.Upload))
 	}
 	if archive != nil {
 		query.Set("archive", "true")

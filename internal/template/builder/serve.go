@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/frames"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
@@ -127,7 +128,7 @@ func (s *Service) serveBuild(w http.ResponseWriter, r *http.Request, tenant sand
 		return err
 	}
 	if r.URL.Query().Get("files") != "" {
-		req.Upload = &unframed{r: body}
+		req.Upload = frames.Decode(body)
 	}
 	var archive io.Reader
 	if r.URL.Query().Get("archive") != "" {
