@@ -232,6 +232,25 @@ type TemplateQuota interface {
 	Admit(ctx context.Context, tenant TenantID, version string) error
 }
 
+// TemplateImages keeps the images of Template versions as files, and carries them between
+// the Node that keeps the Templates of an installation and the others. A version is 64
+// lower-case hex digits, the SHA-256 of its image; any other form is Invalid. Methods are
+// safe for concurrent use.
+type TemplateImages interface {
+	// OpenImage reads the image of a version and returns its size in bytes. The caller
+	// closes the image. A read fails when fewer bytes come. NotFound when the version has
+	// no image here.
+	OpenImage(ctx context.Context, version string) (image io.ReadCloser, bytes int64, err error)
+	// StoreImage stores image, of that many bytes, as that of a version, and reads it to
+	// its end. It is Invalid when image has another size or hash, and Exhausted when the
+	// disk has no room; then nothing is left of it. It does nothing, and reads nothing, if
+	// the version has an image already. It gets no name, so no quota counts it.
+	StoreImage(ctx context.Context, version string, bytes int64, image io.Reader) error
+	// MissingImages returns the versions that have no image here, in the order of
+	// versions.
+	MissingImages(ctx context.Context, versions []string) ([]string, error)
+}
+
 // NewBuildID returns a fresh build ID: "t" and 20 of [a-z0-9].
 func NewBuildID() string { return buildID.fresh() }
 

@@ -157,6 +157,15 @@ func (b *begun) Write(p []byte) (int, error) {
 	return b.Writer.Write(p)
 }
 
+// FlushError sends the bytes written so far, for an answer that comes bit by bit.
+func (b *begun) FlushError() error {
+	w, ok := b.Writer.(http.ResponseWriter)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return http.NewResponseController(w).Flush()
+}
+
 // download writes the answer of a transfer to w and returns w's errors unchanged.
 func (p *peer) download(ctx context.Context, tenant sandbox.TenantID, path string, query url.Values, w io.Writer) error {
 	res, err := p.transfer(ctx, tenant, http.MethodGet, path, query, nil)
