@@ -27,6 +27,9 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if kept, err := keptAddress(layout); err != nil || kept.address != "" && holder == "" {
+		return 0, err // no Node ran here, and those elsewhere go on
+	}
 	store, err := openDatabase(ctx, layout)
 	if err != nil {
 		return 0, err

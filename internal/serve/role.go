@@ -15,10 +15,12 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/fetch"
 )
 
 const (
@@ -39,7 +41,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		return err
 	}
 	defer j.store.Close()
-	secrets := cfg
+	secrets := j.cfg // with those of files
 	secrets.Data = j.layout.Server()
 	if err := secrets.KeepServiceSecret(); err != nil {
 		return err
@@ -82,7 +84,19 @@ func (r *role) at(role, url string) string {
 	return rpc.UnixAddress(r.layout.Socket(role))
 }
 
+// useHome takes the Templates from the Node that keeps them, if that is another one.
+// close frees its connections.
+func (r *role) useHome() (close func()) {
+	if r.cfg.KeepsTemplates() {
+		return func() {}
+	}
+	home := rpc.NewTemplates(r.cfg.TemplatesURL, r.self)
+	r.images, r.templates = home, home
+	return home.Close
+}
+
 func (r *role) gateway(_ context.Context, parts *run.Parts) error {
+	closeHome := r.useHome()
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	door, err := r.door(lifeOf(rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self), r.store), nodes, r.nodeNames)
 	if err != nil {
@@ -91,6 +105,7 @@ func (r *role) gateway(_ context.Context, parts *run.Parts) error {
 	r.followBuilds(parts, door)
 	r.startACME(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
+		defer closeHome()
 		defer nodes.Close()
 		return door.Run(ctx, r.listeners...)
 	}))
@@ -144,6 +159,7 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 }
 
 func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
+	closeHome := r.useHome()
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
 	manager := r.manager(nodes, placement, nodeGrace)
@@ -157,6 +173,7 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 		return err
 	}
 	parts.Start("session-manager", ended(func(ctx context.Context) error {
+		defer closeHome()
 		defer nodes.Close()
 		defer placement.Close()
 		return manager.Run(ctx)
@@ -184,7 +201,9 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 	}
 	r.self.Name = name
 	ends := rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self)
-	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), ends.BootEnded)
+	closeHome := r.useHome()
+	carrier, services := r.imagesOf(parts)
+	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), carrier, ends.BootEnded)
 	if err != nil {
 		return errors.Join(err, r.engine.Close())
 	}
@@ -195,20 +214,32 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 	}
 	parts.Start("node", ended(func(ctx context.Context) error {
 		defer r.engine.Close()
+		defer closeHome()
 		defer ends.Close()
 		return n.Run(ctx)
 	}))
-	return r.serve(parts, ready, rpc.NodeService(n))
+	return r.serve(parts, ready, append(services, rpc.NodeService(n))...)
 }
 
-// serve serves a role's service on its socket and its port.
-func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, service rpc.Service) error {
+// imagesOf returns what carries images to this Node, and the service of the Templates if
+// this Node keeps them. One of the two is there.
+func (r *role) imagesOf(parts *run.Parts) (node.Carrier, []rpc.Service) {
+	if r.cfg.KeepsTemplates() {
+		return nil, []rpc.Service{rpc.TemplateService(r.kept)}
+	}
+	images := fetch.New(fetch.Config{Home: r.templates, Here: r.kept, Log: r.log})
+	parts.Start("images of templates", ended(images.Run))
+	return images, nil
+}
+
+// serve serves a role's services on its socket and its port.
+func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, services ...rpc.Service) error {
 	local, err := r.listenLocal()
 	if err != nil {
 		return err
 	}
 	server := &rpc.Server{
-		Role: r.self.Role, Keys: r.self.Keys, Services: []rpc.Service{service},
+		Role: r.self.Role, Keys: r.self.Keys, Services: services,
 		Ready: ready, Registry: r.registry, Log: r.log,
 	}
 	parts.Start(r.cfg.Role+"'s door", ended(func(ctx context.Context) error {
