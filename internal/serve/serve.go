@@ -289,6 +289,10 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	if err != nil {
 		return nil, err
 	}
+	var records sandbox.BuildRecords
+	if j.shared != nil {
+		records = j.shared.SharedBuilds()
+	}
 	apiKeys := keys.New(j.store, j.log)
 	return gateway.New(gateway.Config{
 		Version: j.cfg.Version,
@@ -306,6 +310,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
 		Spool:        j.layout.Server(),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),
+		BuildRecords: records,
 		AccessToken:  func(id string) string { return guest.AccessToken(j.seed, id) },
 		TrafficToken: func(id string) string { return guest.TrafficToken(j.seed, id) },
 		NewGuest: func(id string, dial execution.Dial) execution.Guest {
