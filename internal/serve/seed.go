@@ -62,10 +62,10 @@ func (j *joined) checkSeed(ctx context.Context) error {
 		return nil
 	}
 	if len(j.cfg.GuestSeed) == 0 {
-		return fmt.Errorf("CLOUD_SANDBOX_GUEST_SEED is not set, and the guest seed in %s is not that of the other processes on this database: set it, or CLOUD_SANDBOX_GUEST_SEED_FILE, at every gateway and session-manager to the seed of the first one, which is in server/guest-seed/jwt-secret of its data folder if it was not set there",
+		return fmt.Errorf("CLOUD_SANDBOX_GUEST_SEED is not set, and the other processes on this database have another guest seed than %s: set it, or CLOUD_SANDBOX_GUEST_SEED_FILE, at every gateway and session-manager to the seed of the first process, which is in server/guest-seed/jwt-secret of its data folder if it was not set there",
 			filepath.Join(j.layout.Server(), "guest-seed"))
 	}
-	return errors.New("CLOUD_SANDBOX_GUEST_SEED is not that of the other processes on this database, whose sandboxes this one could not reach: set the same at every gateway and session-manager")
+	return errors.New("CLOUD_SANDBOX_GUEST_SEED differs from the guest seed of the other processes on this database, whose sandboxes this process could not reach: set the same at every gateway and session-manager")
 }
 
 // tokenSecret returns the secret of users' tokens. Unlike the seed it may be changed, so
@@ -80,11 +80,11 @@ func (j *joined) tokenSecret() ([]byte, error) {
 	own := fingerprint(kept.Secret, tokenSecret)
 	last, err := j.shared.Fingerprint(ctx, tokenSecret, own)
 	if err == nil && last != own {
-		j.log.Warn("JWT_SECRET is not that of the gateway that started last: tokens that one of the two signed are refused by the other; set the same at every gateway")
+		j.log.Warn("JWT_SECRET differs from the secret of the gateway that started last: each of the two refuses tokens that the other one signed; set the same at every gateway")
 		err = j.shared.SetFingerprint(ctx, tokenSecret, own)
 	}
 	if err != nil {
-		j.log.Warn("comparing JWT_SECRET with that of the other gateways failed", telemetry.KeyError, err)
+		j.log.Warn("comparing JWT_SECRET with the other gateways failed", telemetry.KeyError, err)
 	}
 	return kept.Secret, nil
 }

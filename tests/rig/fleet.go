@@ -17,7 +17,6 @@ type Machine struct {
 	*Server
 	Name string
 	role string
-	env  []string
 }
 
 // Fleet is an installation whose roles share nothing but a database, secrets in their
@@ -62,6 +61,11 @@ func NewFleet(t testing.TB, env ...string) *Fleet {
 				t.Fatal(err)
 			}
 		}
+		log, err := s.OpenLog() // also of one that is never started
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Close()
 		m := &Machine{Server: s, Name: r.name, role: r.role}
 		if _, err := os.Stat(m.program()); err != nil {
 			t.Skipf("`make build-all` has not built the roles: %v", err)
@@ -148,6 +152,12 @@ func (f *Fleet) Kill(t testing.TB, name string) {
 	}
 	<-m.done
 	m.cmd = nil
+	if m.role == "node" {
+		Within(t, Patience, "the end of the node's server after its launcher", func() bool {
+			_, runs := m.nodeServer()
+			return !runs
+		})
+	}
 }
 
 // Forget forgets a Machine's process that has ended with an error.
