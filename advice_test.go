@@ -32,6 +32,7 @@ var advised = map[string]string{
 	"internal/execution/spool/memory.go: tooMuch":                "reads have no effect, and Begun takes it back from the rest",
 	"internal/execution/spool/spool.go: Enter":                   "asked before the execution begins",
 	"internal/template/sandboxbuild/service.go: tooMany":         "the build was not taken",
+	"internal/template/fetch/fetch.go: fetch":                    "nothing was started without the image",
 
 	// These pass on what another has said.
 	"internal/template/builder/protocol.go: err": "passed on",

@@ -125,10 +125,11 @@ type NodeSaves interface {
 	// ListSaved returns the Snapshot IDs of all states that the Node keeps.
 	ListSaved(ctx context.Context, node string) ([]string, error)
 	// ExportSaved writes the state of a Snapshot to w, as Porter does. ImportSaved reads
-	// such an export as the state of another Snapshot. Exhausted when the Node runs too
-	// many of these at once, Unsupported where the Engine cannot.
+	// such an export as the state of another Snapshot; image is the Image that the state
+	// needs if it is not in the export, and empty otherwise. Exhausted when the Node runs
+	// too many of these at once, Unsupported where the Engine cannot.
 	ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error
-	ImportSaved(ctx context.Context, node string, tenant TenantID, snapshot string, r io.Reader) (Saved, error)
+	ImportSaved(ctx context.Context, node string, tenant TenantID, snapshot, image string, r io.Reader) (Saved, error)
 }
 
 // BootDialer connects to programs inside Boots. The rules of Nodes apply.

@@ -194,6 +194,52 @@ type TemplateBuilds interface {
 	BuildLog(ctx context.Context, tenant TenantID, id string, from int64, follow bool, each func(BuildLine) error) error
 }
 
+// BuildRecord is what the gateways of an installation tell each other about a build that
+// one of them runs.
+type BuildRecord struct {
+	ID     string
+	Tenant TenantID
+	State  BuildRecordState
+	Body   []byte // of the gateways' own
+	Log    []byte // of the gateways' own
+	// Changes grows whenever the Log does.
+	Changes int64
+	// Cancel is set when another gateway asks for its end.
+	Cancel bool
+	// Silence is how long ago its gateway wrote it, by the clock of the Store.
+	Silence time.Duration
+}
+
+// BuildRecordState is the state of a BuildRecord.
+type BuildRecordState string
+
+const (
+	RecordWaiting BuildRecordState = "waiting" // any gateway may take it
+	RecordTaken   BuildRecordState = "taken"   // its gateway writes it while it runs
+	RecordOver    BuildRecordState = "over"
+)
+
+// BuildRecords keeps the builds of all gateways of an installation. Records that nobody has
+// written for 30 days may be gone. A build of another Tenant is NotFound. Methods are safe
+// for concurrent use.
+type BuildRecords interface {
+	// PutBuildRecord adds or replaces a record, without its Cancel.
+	PutBuildRecord(ctx context.Context, r BuildRecord) error
+	// TouchBuildRecord ends the Silence of a record, and returns its Cancel.
+	TouchBuildRecord(ctx context.Context, id string) (cancel bool, err error)
+	// TakeBuildRecord takes a waiting record; Conflict when it is not waiting. Of
+	// concurrent calls one succeeds.
+	TakeBuildRecord(ctx context.Context, tenant TenantID, id string) (BuildRecord, error)
+	// BuildRecord returns a record. Its Log is nil if Changes is not above after.
+	BuildRecord(ctx context.Context, tenant TenantID, id string, after int64) (BuildRecord, error)
+	// ListBuildRecords returns the records of a Tenant without their Logs.
+	ListBuildRecords(ctx context.Context, tenant TenantID) ([]BuildRecord, error)
+	// CancelBuildRecord sets Cancel of a record that is taken; Conflict otherwise.
+	CancelBuildRecord(ctx context.Context, tenant TenantID, id string) error
+	// DeleteBuildRecord removes a record that is in a state; another one stays.
+	DeleteBuildRecord(ctx context.Context, id string, state BuildRecordState) error
+}
+
 // TemplateCatalog finds, tags and removes existing Templates. The rules of Templates
 // apply.
 type TemplateCatalog interface {
@@ -230,6 +276,25 @@ type TemplateQuota interface {
 	// version would add to the use. An empty version stands for an image that is not
 	// built yet.
 	Admit(ctx context.Context, tenant TenantID, version string) error
+}
+
+// TemplateImages keeps the images of Template versions as files, and carries them between
+// the Node that keeps the Templates of an installation and the others. A version is 64
+// lower-case hex digits, the SHA-256 of its image; any other form is Invalid. Methods are
+// safe for concurrent use.
+type TemplateImages interface {
+	// OpenImage reads the image of a version and returns its size in bytes. The caller
+	// closes the image. A read fails when fewer bytes come. NotFound when the version has
+	// no image here.
+	OpenImage(ctx context.Context, version string) (image io.ReadCloser, bytes int64, err error)
+	// StoreImage stores image, of that many bytes, as that of a version, and reads it to
+	// its end. It is Invalid when image has another size or hash, and Exhausted when the
+	// disk has no room; then nothing is left of it. It does nothing, and reads nothing, if
+	// the version has an image already. It gets no name, so no quota counts it.
+	StoreImage(ctx context.Context, version string, bytes int64, image io.Reader) error
+	// MissingImages returns the versions that have no image here, in the order of
+	// versions.
+	MissingImages(ctx context.Context, versions []string) ([]string, error)
 }
 
 // NewBuildID returns a fresh build ID: "t" and 20 of [a-z0-9].

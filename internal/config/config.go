@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,9 +44,16 @@ type Config struct {
 	// DevFailpoint is a file by which tests crash a server in dev mode at a step; empty:
 	// never.
 	DevFailpoint string
-	// Secret signs tokens, at least MinSecret bytes. In dev mode Load may leave
-	// it empty; KeepSecret then fills it in.
-	Secret []byte
+	// Secret signs tokens, at least MinSecret bytes; SecretFile is the absolute path of a
+	// file with it, for ReadSecrets. In dev mode Load may leave both empty; KeepSecret
+	// then fills Secret in.
+	Secret     []byte
+	SecretFile string
+	// GuestSeed derives the tokens of guests, at least MinSecret bytes; GuestSeedFile is
+	// the absolute path of a file with it, for ReadSecrets. Both empty: one is kept in the
+	// data folder.
+	GuestSeed     []byte
+	GuestSeedFile string
 
 	PoolMin int // idle Boots that each Pool keeps ready; 0: none
 	PoolMax int // idle Boots of a Pool at most; 0 parks none
@@ -106,14 +114,19 @@ type Config struct {
 	// a client does not ask for it.
 	E2BSecure bool
 
-	// NodeName is the name of the Node, for the role node.
+	// NodeName is the name of the Node, for the role node; Load fills in DefaultNode.
 	NodeName string
 	// ServiceSecret signs the calls between roles, at least MinSecret bytes;
+	// ServiceSecretFile is the absolute path of a file with it, for ReadSecrets. Both
 	// empty: one is kept in the data folder.
-	ServiceSecret []byte
+	ServiceSecret     []byte
+	ServiceSecretFile string
 	// Addresses of roles, unix:/PATH or http://HOST:PORT; empty: their sockets in the
 	// data folder.
 	SessionManagerURL, SchedulerURL, NodeURL string
+	// TemplatesURL is the address of the Node that keeps the Templates of the
+	// installation; empty: they are in the data folder.
+	TemplatesURL string
 
 	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the current
 	// one first; SecretsKeyFile is the absolute path of a file with them. Both empty:
@@ -172,10 +185,15 @@ var settings = []setting{
 	{FlagLogLevel, "CLOUD_SANDBOX_LOG_LEVEL", func(c *Config, v string) error { return parseLevel(v, &c.LogLevel) }},
 	{"", "CLOUD_SANDBOX_NODE", func(c *Config, v string) error { c.NodeName = v; return nil }},
 	{"", "CLOUD_SANDBOX_SERVICE_SECRET", func(c *Config, v string) error { c.ServiceSecret = []byte(v); return nil }},
+	{"", "CLOUD_SANDBOX_SERVICE_SECRET_FILE", func(c *Config, v string) (err error) { c.ServiceSecretFile, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_GUEST_SEED", func(c *Config, v string) error { c.GuestSeed = []byte(v); return nil }},
+	{"", "CLOUD_SANDBOX_GUEST_SEED_FILE", func(c *Config, v string) (err error) { c.GuestSeedFile, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_TEMPLATES_URL", func(c *Config, v string) error { c.TemplatesURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_SCHEDULER_URL", func(c *Config, v string) error { c.SchedulerURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_NODE_URL", func(c *Config, v string) error { c.NodeURL = v; return checkURL(v) }},
 	{"", "JWT_SECRET", func(c *Config, v string) error { c.Secret = []byte(v); return nil }},
+	{"", "JWT_SECRET_FILE", func(c *Config, v string) (err error) { c.SecretFile, err = filepath.Abs(v); return }},
 	{"", "POOL_MIN_SIZE", func(c *Config, v string) (err error) { c.PoolMin, err = parseCount(v, maxPool); return }},
 	{"", "POOL_MAX_SIZE", func(c *Config, v string) (err error) { c.PoolMax, err = parseCount(v, maxPool); return }},
 	{"", "START_WAIT_SECONDS", func(c *Config, v string) (err error) { c.StartWait, err = parseStartWait(v); return }},
@@ -294,7 +312,6 @@ func defaults(getenv func(string) string) Config {
 	return Config{
 		Addr:      "localhost:8080",
 		Data:      defaultData(getenv),
-		NodeName:  "local",
 		PoolMin:   5,
 		PoolMax:   50,
 		StartWait: 90 * time.Second,
@@ -372,7 +389,9 @@ func load(c Config, flags map[string]string, environ []string) (Config, error) {
 		}
 	}
 	c.dropWeakDevSecret()
-	return c, errors.Join(append(problems, c.Validate())...)
+	problems = append(problems, c.Validate())
+	c.NodeName = cmp.Or(c.NodeName, DefaultNode)
+	return c, errors.Join(problems...)
 }
 
 // dropWeakDevSecret lets dev mode start with any JWT_SECRET: a secret that cannot sign
@@ -396,6 +415,7 @@ func (c *Config) Validate() error {
 		c.checkImage(),
 		c.checkTLS(),
 		c.checkSecretsKeys(),
+		c.checkSecretFiles(),
 		c.checkFailpoint(),
 		c.checkWebhooks(),
 		c.Blobs.check(),
@@ -442,8 +462,8 @@ func (c *Config) checkSecret() error {
 	if c.Role != "" && c.Role != RoleGateway {
 		return nil // it signs nothing for users
 	}
-	if c.Dev && len(c.Secret) == 0 {
-		return nil // KeepSecret makes one
+	if len(c.Secret) == 0 && (c.Dev || c.SecretFile != "") {
+		return nil // KeepSecret makes one, or ReadSecrets reads it
 	}
 	return checkSecret(c.Secret)
 }

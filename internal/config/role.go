@@ -54,17 +54,32 @@ func (c *Config) KeepServiceSecret() error {
 	return err
 }
 
+// DefaultNode is the name of a Node that has none.
+const DefaultNode = "local"
+
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
 func (c *Config) checkServices() error {
 	var errs []error
-	if !nodeNamePattern.MatchString(c.NodeName) {
+	switch {
+	case c.NodeName == "":
+		// Records say by the name where a Sandbox runs, so two Nodes must not share one.
+		if c.Role == RoleNode && c.Database != "" && !c.Dev {
+			errs = append(errs, errors.New("CLOUD_SANDBOX_NODE: it is not set, and other nodes may have records in this database too; set it to a name that no other node has, for example the name of this machine"))
+		}
+	case !nodeNamePattern.MatchString(c.NodeName):
 		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_NODE: %q must be 1 to 63 of a-z, 0-9, '.' and '-', and begin and end with a letter or digit", c.NodeName))
 	}
-	if n := len(c.ServiceSecret); n > 0 && n < MinSecret {
-		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_SERVICE_SECRET: it has %d bytes and needs at least %d; make one with `openssl rand -hex 32`", n, MinSecret))
+	if c.Role == "" && c.TemplatesURL != "" {
+		errs = append(errs, errors.New("CLOUD_SANDBOX_TEMPLATES_URL: a server with all roles keeps its templates itself; unset it"))
 	}
 	return errors.Join(errs...)
+}
+
+// KeepsTemplates reports whether the Templates are in the data folder of a Node: those of
+// the installation, or of this machine.
+func (c *Config) KeepsTemplates() bool {
+	return c.TemplatesURL == "" || c.Role == RoleNode && c.TemplatesURL == c.NodeURL
 }
 
 func checkURL(v string) error {

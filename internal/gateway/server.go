@@ -141,6 +141,8 @@ type Config struct {
 	Spool string
 	// Builds is a folder that keeps builds over a restart; empty: they are forgotten.
 	Builds string
+	// BuildRecords shares builds with other gateways; nil: there are none.
+	BuildRecords sandbox.BuildRecords
 	// TrustedProxies are the addresses of proxies whose forwarding headers are trusted;
 	// none: the client is the peer of its connection.
 	TrustedProxies []netip.Prefix
@@ -233,7 +235,7 @@ func New(c Config) *Server {
 			sandbox.TemplateCatalog
 			sandbox.TemplateQuota
 		}{c.Templates, c.TemplateQuota},
-		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
+		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Kept: c.Builds, Records: c.BuildRecords, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
 	})
 	s.api.TemplateBuilds = sandboxbuild.Builds{TemplateBuilds: c.TemplateBuilds, Service: s.builds}
 	s.procedures = procedures(unaries(s.api))

@@ -78,9 +78,10 @@ type Config struct {
 	Engine  sandbox.Engine
 	Store   sandbox.NodeStore // for the Lease
 	Images  sandbox.Images    // of the Pools' Templates
-	// Held returns the digests of the images on this host, those used last first. Nil:
-	// not known.
+	// Held returns the digests of the images on this host. Nil: not known.
 	Held func() ([]string, error)
+	// Carrier brings images to this host; nil: all are here.
+	Carrier Carrier
 	// Guest makes the client of one Boot's Guest. It must not connect yet.
 	Guest func(dial Dial) GuestControl
 	Pools []PoolConfig
@@ -103,6 +104,22 @@ type Config struct {
 	Observe func(step Step, err error, took time.Duration)
 	Log     *slog.Logger // may be nil
 }
+
+// Carrier carries images between this host and what keeps the Templates. Its methods are
+// safe for concurrent use.
+type Carrier interface {
+	// Present returns once an image is on this host.
+	Present(ctx context.Context, image string) error
+	// Offer brings an image of this host to where the Templates are, if it is missing
+	// there.
+	Offer(ctx context.Context, image string) error
+}
+
+// allHere is the Carrier of a host that keeps the Templates itself.
+type allHere struct{}
+
+func (allHere) Present(context.Context, string) error { return nil }
+func (allHere) Offer(context.Context, string) error   { return nil }
 
 // Step is a timed step in the life of a Boot.
 type Step string
@@ -239,6 +256,9 @@ func prepare(cfg Config) (*Node, error) {
 	}
 	if cfg.Host == nil {
 		cfg.Host = hostStateOf(cfg.Dir)
+	}
+	if cfg.Carrier == nil {
+		cfg.Carrier = allHere{}
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Step, error, time.Duration) {}

@@ -333,6 +333,9 @@ func (p *pool) refill(ctx context.Context, image string) {
 // startBlank waits for its turn, starts a Boot and returns how long that took.
 func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time.Duration, _ error) {
 	n := p.node
+	if err := n.cfg.Carrier.Present(ctx, image); err != nil { // as long as it takes
+		return nil, 0, err
+	}
 	if err := n.queue.enterLast(ctx); err != nil { // waits while requests do
 		return nil, 0, err
 	}

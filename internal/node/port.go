@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -42,7 +43,7 @@ func (n *Node) ExportSaved(ctx context.Context, node, snapshot string, image boo
 }
 
 // ImportSaved implements sandbox.Nodes.
-func (n *Node) ImportSaved(ctx context.Context, node string, tenant sandbox.TenantID, snapshot string, r io.Reader) (sandbox.Saved, error) {
+func (n *Node) ImportSaved(ctx context.Context, node string, tenant sandbox.TenantID, snapshot, image string, r io.Reader) (sandbox.Saved, error) {
 	engine, done, err := n.porter(node)
 	if err != nil {
 		return sandbox.Saved{}, err
@@ -51,9 +52,22 @@ func (n *Node) ImportSaved(ctx context.Context, node string, tenant sandbox.Tena
 	if !sandbox.ValidSnapshotID(snapshot) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
-	saved, err := engine.ImportSaved(ctx, snapshot, r)
-	if err == nil {
-		n.share(ctx, snapshot, tenant)
+	if image != "" {
+		// The Engine says what to do about an image that is nowhere.
+		if err := n.cfg.Carrier.Present(ctx, image); err != nil && !errors.Is(err, sandbox.NotFound) {
+			return sandbox.Saved{}, err
+		}
 	}
-	return saved, err
+	saved, err := engine.ImportSaved(ctx, snapshot, r)
+	if err != nil {
+		return saved, err
+	}
+	// The image may have come with it, and the Template that is made of it is elsewhere.
+	if err := n.cfg.Carrier.Offer(ctx, saved.Image); err != nil {
+		undo, cancel := uncancelled(ctx)
+		defer cancel()
+		return sandbox.Saved{}, errors.Join(err, n.DeleteSaved(undo, node, snapshot))
+	}
+	n.share(ctx, snapshot, tenant)
+	return saved, nil
 }

@@ -104,6 +104,9 @@ func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesReques
 	if err := r.Shape.Check(); err != nil {
 		return sandbox.Saved{}, err
 	}
+	if err := n.cfg.Carrier.Present(ctx, r.Image); err != nil {
+		return sandbox.Saved{}, err
+	}
 	var saved sandbox.Saved
 	err = n.fetched(ctx, r.From, func() error {
 		saved, err = n.saveFiles(ctx, engine, r)

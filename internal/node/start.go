@@ -51,6 +51,10 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 		return sandbox.Started{BootID: there.id, Pooled: there.pooled}, nil
 	}
 	defer n.depart(req.Binding.SandboxID, a)
+	// Before the start's turn, so that others do not wait for the image.
+	if err := n.cfg.Carrier.Present(ctx, req.Image); err != nil {
+		return sandbox.Started{}, err
+	}
 	var b *boot
 	if req.From == "" {
 		n.ask(req)

@@ -8,6 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node/nodetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder/buildertest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/templatetest"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
@@ -19,6 +21,21 @@ func TestSandboxes(t *testing.T) {
 		m := NewSandboxes(s.unix, s.self(Gateway, ""))
 		t.Cleanup(m.Close)
 		return sessiontest.World{Sandboxes: m, Remember: c.Remember, Recall: c.Recall}
+	})
+}
+
+// The client of the Templates that a Node keeps passes the suite of their ports.
+func TestTemplates(t *testing.T) {
+	templatetest.Run(t, func(t *testing.T) templatetest.World {
+		w := buildertest.New(t)
+		s := serve(t, Node, TemplateService(w.Client))
+		door, node := NewTemplates(s.tcp, s.self(Gateway, "")), NewTemplates(s.tcp, s.self(Node, "n"))
+		t.Cleanup(door.Close)
+		t.Cleanup(node.Close)
+		return w.Suite(t, struct {
+			sandbox.Templates
+			sandbox.TemplateImages
+		}{door, node})
 	})
 }
 

@@ -44,13 +44,13 @@ func (n *Nodes) ExportSaved(ctx context.Context, node, snapshot string, image bo
 }
 
 // ImportSaved implements sandbox.Nodes.
-func (n *Nodes) ImportSaved(ctx context.Context, node string, tenant sandbox.TenantID, snapshot string, r io.Reader) (sandbox.Saved, error) {
+func (n *Nodes) ImportSaved(ctx context.Context, node string, tenant sandbox.TenantID, snapshot, image string, r io.Reader) (sandbox.Saved, error) {
 	p, err := n.of(ctx, node)
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
 	reply := &nodev1.SaveResponse{}
-	err = p.upload(ctx, tenant, importSavedPath, url.Values{"node": {node}, "snapshot": {snapshot}}, r, reply)
+	err = p.upload(ctx, tenant, importSavedPath, url.Values{"node": {node}, "snapshot": {snapshot}, "image": {image}}, r, reply)
 	return toSaved(reply), err
 }
 
@@ -99,7 +99,7 @@ func (s nodeServer) transfers() map[string]transfer {
 			if err := callerOf(ctx).may(SessionManager); err != nil {
 				return err
 			}
-			saved, err := s.n.ImportSaved(ctx, q.Get("node"), callerOf(ctx).Tenant, q.Get("snapshot"), from)
+			saved, err := s.n.ImportSaved(ctx, q.Get("node"), callerOf(ctx).Tenant, q.Get("snapshot"), q.Get("image"), from)
 			return writeReply(to, fromSaved(saved), err)
 		},
 		"GET " + readVolumeFilePath:   s.readVolumeFile,
@@ -175,6 +175,15 @@ type begun struct {
 func (b *begun) Write(p []byte) (int, error) {
 	b.written = true
 	return b.Writer.Write(p)
+}
+
+// FlushError sends the bytes written so far, for an answer that comes bit by bit.
+func (b *begun) FlushError() error {
+	w, ok := b.Writer.(http.ResponseWriter)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return http.NewResponseController(w).Flush()
 }
 
 // download writes the answer of a transfer to w and returns w's errors unchanged.

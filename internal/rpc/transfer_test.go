@@ -28,7 +28,7 @@ func (c *carrier) ExportSaved(_ context.Context, _, _ string, image bool, w io.W
 	return c.export(w)
 }
 
-func (c *carrier) ImportSaved(_ context.Context, _ string, tenant sandbox.TenantID, _ string, r io.Reader) (sandbox.Saved, error) {
+func (c *carrier) ImportSaved(_ context.Context, _ string, tenant sandbox.TenantID, _, _ string, r io.Reader) (sandbox.Saved, error) {
 	c.tenant = tenant
 	return c.take(r)
 }
@@ -78,7 +78,7 @@ func TestExportsAndImportsOfNodes(t *testing.T) {
 			got, err = io.ReadAll(r)
 			return sandbox.Saved{Bytes: int64(len(got)), Memory: true, Shape: sandbox.DefaultShape()}, err
 		}
-		saved, err := n.ImportSaved(t.Context(), "n", "t", "s", bytes.NewReader(pattern()))
+		saved, err := n.ImportSaved(t.Context(), "n", "t", "s", "", bytes.NewReader(pattern()))
 		if err != nil || c.tenant != "t" || !bytes.Equal(got, pattern()) || saved.Bytes != int64(len(got)) || !saved.Memory || saved.Shape != sandbox.DefaultShape() {
 			t.Errorf("imported %d bytes, %+v, %v", len(got), saved, err)
 		}
@@ -142,7 +142,7 @@ func TestFailuresOfTransfers(t *testing.T) {
 	}
 
 	c.take = func(io.Reader) (sandbox.Saved, error) { return sandbox.Saved{}, full }
-	if _, err := n.ImportSaved(t.Context(), "n", "t", "s", bytes.NewReader(pattern())); sandbox.CodeOf(err) != sandbox.Exhausted {
+	if _, err := n.ImportSaved(t.Context(), "n", "t", "s", "", bytes.NewReader(pattern())); sandbox.CodeOf(err) != sandbox.Exhausted {
 		t.Errorf("an import that is refused: %v", err)
 	}
 	var told error
@@ -150,7 +150,7 @@ func TestFailuresOfTransfers(t *testing.T) {
 		_, told = io.Copy(io.Discard, r)
 		return sandbox.Saved{}, told
 	}
-	_, err := n.ImportSaved(t.Context(), "n", "t", "s", io.MultiReader(bytes.NewReader(pattern()), iotest.ErrReader(ours)))
+	_, err := n.ImportSaved(t.Context(), "n", "t", "s", "", io.MultiReader(bytes.NewReader(pattern()), iotest.ErrReader(ours)))
 	s.stop() // waits for the other end
 	if !errors.Is(err, ours) || told == nil {
 		t.Errorf("an import whose source fails: %v, and the other end saw %v", err, told)
@@ -175,7 +175,7 @@ func TestTransfersAreForTheirCallers(t *testing.T) {
 	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Denied {
 		t.Errorf("an export by a gateway: %v", err)
 	}
-	if _, err := n.ImportSaved(t.Context(), "n", "t", "s", strings.NewReader("x")); sandbox.CodeOf(err) != sandbox.Denied {
+	if _, err := n.ImportSaved(t.Context(), "n", "t", "s", "", strings.NewReader("x")); sandbox.CodeOf(err) != sandbox.Denied {
 		t.Errorf("an import by a gateway: %v", err)
 	}
 	for method, path := range map[string]string{http.MethodGet: exportSavedPath, http.MethodPost: importSavedPath} {

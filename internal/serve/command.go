@@ -42,7 +42,8 @@ func command(role, version string) *cobra.Command {
 		Long: does[role] + `.
 
 One of the four roles that "cloud-sandbox serve" has in one process; roles find
-each other in the data folder. "make run-all" starts all four.`,
+each other in the data folder, or by addresses in their environment.
+"make run-all" starts all four.`,
 		Example:       "  sudo " + role + " --data /var/lib/cloud-sandbox",
 		Version:       version,
 		Args:          cobra.NoArgs,
@@ -90,7 +91,9 @@ func start(cmd *cobra.Command, role string) error {
 	if launched {
 		return RunRole(cmd.Context(), cfg, in, log)
 	}
-	options.Build = func(ctx context.Context) error { return BuildBase(ctx, cfg) }
+	if cfg.KeepsTemplates() { // otherwise the base comes from there
+		options.Build = func(ctx context.Context) error { return BuildBase(ctx, cfg) }
+	}
 	options.Builder = func(ctx context.Context) error { return StartBuilder(ctx, cfg) }
 	options.Saved = func(ctx context.Context, build string) (bool, error) { return Saved(ctx, cfg, build) }
 	return launch.Run(cmd.Context(), options)

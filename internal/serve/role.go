@@ -15,11 +15,13 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/lead"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/fetch"
 )
 
 const (
@@ -40,7 +42,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		return err
 	}
 	defer j.store.Close()
-	secrets := cfg
+	secrets := j.cfg // with those of files
 	secrets.Data = j.layout.Server()
 	if err := secrets.KeepServiceSecret(); err != nil {
 		return err
@@ -83,7 +85,19 @@ func (r *role) at(role, url string) string {
 	return rpc.UnixAddress(r.layout.Socket(role))
 }
 
+// useHome takes the Templates from the Node that keeps them, if that is another one.
+// close frees its connections.
+func (r *role) useHome() (close func()) {
+	if r.cfg.KeepsTemplates() {
+		return func() {}
+	}
+	home := rpc.NewTemplates(r.cfg.TemplatesURL, r.self)
+	r.images, r.templates = home, home
+	return home.Close
+}
+
 func (r *role) gateway(_ context.Context, parts *run.Parts) error {
+	closeHome := r.useHome()
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	door, err := r.door(lifeOf(r.sandboxes(), r.store), nodes, r.nodeNames)
 	if err != nil {
@@ -92,6 +106,7 @@ func (r *role) gateway(_ context.Context, parts *run.Parts) error {
 	r.followBuilds(parts, door)
 	r.startACME(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
+		defer closeHome()
 		defer nodes.Close()
 		return door.Run(ctx, r.listeners...)
 	}))
@@ -145,6 +160,7 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 }
 
 func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
+	closeHome := r.useHome()
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
 	ready := func(ctx context.Context) []string {
@@ -161,6 +177,7 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	l.lives = newLives(r.registry, r.store, l.leads)
 	registerLeader(r.registry, l.leads)
 	parts.Start("session-manager", ended(func(ctx context.Context) error {
+		defer closeHome()
 		defer nodes.Close()
 		defer placement.Close()
 		return lead.Run(ctx, lead.Config{Store: r.store, Claim: claim, Serve: l.serve, Log: r.log})
@@ -192,7 +209,9 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 	}
 	r.self.Name = name
 	ends := r.sandboxes()
-	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), ends.BootEnded)
+	closeHome := r.useHome()
+	carrier, services := r.imagesOf(parts)
+	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), carrier, ends.BootEnded)
 	if err != nil {
 		return errors.Join(err, r.engine.Close())
 	}
@@ -203,21 +222,33 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 	}
 	parts.Start("node", ended(func(ctx context.Context) error {
 		defer r.engine.Close()
+		defer closeHome()
 		defer ends.Close()
 		return n.Run(ctx)
 	}))
-	return r.serve(parts, ready, nil, rpc.NodeService(n))
+	return r.serve(parts, ready, nil, append(services, rpc.NodeService(n))...)
 }
 
-// serve serves a role's service on its socket and its port. leads is nil for a role
+// imagesOf returns what carries images to this Node, and the service of the Templates if
+// this Node keeps them. One of the two is there.
+func (r *role) imagesOf(parts *run.Parts) (node.Carrier, []rpc.Service) {
+	if r.cfg.KeepsTemplates() {
+		return nil, []rpc.Service{rpc.TemplateService(r.kept)}
+	}
+	images := fetch.New(fetch.Config{Home: r.templates, Here: r.kept, Log: r.log})
+	parts.Start("images of templates", ended(images.Run))
+	return images, nil
+}
+
+// serve serves a role's services on its socket and its port. leads is nil for a role
 // without a leader.
-func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, leads func() bool, service rpc.Service) error {
+func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, leads func() bool, services ...rpc.Service) error {
 	local, err := r.listenLocal()
 	if err != nil {
 		return err
 	}
 	server := &rpc.Server{
-		Role: r.self.Role, Keys: r.self.Keys, Services: []rpc.Service{service},
+		Role: r.self.Role, Keys: r.self.Keys, Services: services,
 		Ready: ready, Leads: leads, Registry: r.registry, Log: r.log,
 	}
 	parts.Start(r.cfg.Role+"'s door", ended(func(ctx context.Context) error {

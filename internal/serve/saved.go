@@ -68,14 +68,15 @@ func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name s
 	if out.Len() == 0 {
 		return snap, sandbox.Errorf(sandbox.NotFound, "no saved state needs %s %s", kind, name)
 	}
-	if err := json.Unmarshal(out.Bytes(), &snap); err != nil || snap.ID == "" {
+	if err := json.Unmarshal(out.Bytes(), &snap); err != nil || snap.SandboxID == "" {
 		return snap, fmt.Errorf("ask for saved states: %q, %w", out.Bytes(), err)
 	}
 	return snap, nil
 }
 
 // PrintSaved is SavedCommand: it prints a Snapshot that needs the named image or build,
-// as JSON, or nothing.
+// as JSON, or nothing. For a Sandbox that has the image and no Snapshot, perhaps on another
+// Node, it prints a Snapshot without an ID.
 func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, out io.Writer) error {
 	return WithStore(ctx, layout, func(s sandbox.Store) error {
 		find, ok := map[string]func(context.Context, string) (sandbox.Snapshot, error){
@@ -85,6 +86,9 @@ func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, ou
 			return sandbox.Errorf(sandbox.Invalid, "ask for %q or %q", savedImage, savedBuild)
 		}
 		snap, err := find(ctx, name)
+		if errors.Is(err, sandbox.NotFound) && kind == savedImage {
+			snap, err = runsFrom(ctx, s, name)
+		}
 		if errors.Is(err, sandbox.NotFound) {
 			return nil
 		}
@@ -93,4 +97,19 @@ func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, ou
 		}
 		return json.NewEncoder(out).Encode(sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID})
 	})
+}
+
+// runsFrom finds a Sandbox of an image and returns it as a Snapshot without an ID. The
+// file locks of images show only the Sandboxes of this host.
+func runsFrom(ctx context.Context, s sandbox.SandboxStore, image string) (sandbox.Snapshot, error) {
+	all, err := s.SandboxesNotEnded(ctx)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	for _, sb := range all {
+		if sb.Image == image {
+			return sandbox.Snapshot{Tenant: sb.Tenant, SandboxID: sb.ID}, nil
+		}
+	}
+	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no sandbox has the image %s", image)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/acme"
@@ -39,13 +40,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/webhook"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
 // nodeName is the Node of a server with all roles.
-const nodeName = "local"
+const nodeName = config.DefaultNode
 
 // stopGrace is the Guest's time to end its Processes when a Sandbox ends: none, because
 // its files and memory are deleted too.
@@ -108,11 +110,13 @@ func begin(ctx context.Context, cfg config.Config, in launch.Inherited, log *slo
 type joined struct {
 	cfg       config.Config
 	layout    launch.Layout
-	seed      []byte
-	secrets   *secrets.Service
+	seed      []byte           // nil, as secrets: the process's role needs none
+	secrets   *secrets.Service // nil, as seed
 	store     sandbox.Store
-	images    *template.Store
-	templates *builder.Client
+	shared    *sqlstore.Store // store, if other hosts may use it too; nil: it is this data folder's
+	kept      *builder.Client // of the Templates in the data folder
+	images    sandbox.Images  // of templates
+	templates rpc.Home        // kept, or those of another Node
 	listeners []net.Listener
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
@@ -131,25 +135,27 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 		log.Warn("CLOUD_SANDBOX_DEV_FAILPOINT is set: tests can kill this server")
 		j.points = failpoint.New(cfg.DevFailpoint, nil)
 	}
-	var err error
-	if j.seed, err = guestSeed(j.layout.Server()); err != nil {
+	if err := j.cfg.ReadSecrets(); err != nil {
 		return nil, err
 	}
 	images, err := template.Open(j.layout.Templates())
 	if err != nil {
 		return nil, err
 	}
-	j.images = images
 	store, err := openConfigured(ctx, j.layout, cfg.Database)
 	if err != nil {
 		return nil, err
 	}
 	store.SetDefaultQuota(cfg.Quota)
-	j.store, j.templates = store, builder.NewClient(images, store, j.layout.BuilderSocket())
+	j.store, j.kept = store, builder.NewClient(images, store, j.layout.BuilderSocket())
+	j.images, j.templates = images, j.kept
+	if cfg.Database != "" {
+		j.shared = store
+	}
 	j.hooks = webhook.New(webhook.Config{
 		Store: store, URLs: cfg.Webhooks, Kinds: cfg.WebhookEvents, Secret: cfg.WebhookSecret, Log: log, Registry: j.registry,
 	})
-	if j.secrets, err = secretsOf(cfg, j.layout, store); err != nil {
+	if err := j.openSecrets(ctx); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	return j, nil
@@ -183,7 +189,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	var manager *session.Manager
 	// The Node reports only while it runs, which is after manager is set.
 	ends := func(ctx context.Context, e sandbox.BootEnd) error { return manager.BootEnded(ctx, e) }
-	n, err := j.node(ctx, nodeName, "", ends)
+	n, err := j.node(ctx, nodeName, "", nil, ends)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +242,8 @@ func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 }
 
 // node opens the Node of this machine.
-func (j *joined) node(ctx context.Context, name, address string, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
+// carrier brings images to it; nil: they are here.
+func (j *joined) node(ctx context.Context, name, address string, carrier node.Carrier, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
 	trusted, err := j.cfg.ReadCACerts()
 	if err != nil {
 		return nil, err
@@ -247,7 +254,7 @@ func (j *joined) node(ctx context.Context, name, address string, ends func(conte
 	}
 	n, err := node.Open(ctx, node.Config{
 		Name: name, Address: address, Dir: j.layout.Node(), Volumes: volumes,
-		Engine: j.boots, Store: j.store, Images: j.images, Held: j.images.Held, Log: j.log,
+		Engine: j.boots, Store: j.store, Images: j.images, Held: j.kept.ListImages, Carrier: carrier, Log: j.log,
 		Guest: func(dial node.Dial) node.GuestControl {
 			return client.New(client.Dial(dial), client.WithTrusted(trusted))
 		},
@@ -288,18 +295,21 @@ func (j *joined) manager(store sandbox.Store, l *lives, nodes sandbox.Nodes, pla
 
 // door makes the gateway.
 func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names func(context.Context) ([]string, error)) (*gateway.Server, error) {
-	secrets := j.cfg
-	secrets.Data = j.layout.Server()
-	if err := secrets.KeepSecret(); err != nil {
+	secret, err := j.tokenSecret()
+	if err != nil {
 		return nil, err
 	}
-	tokens, err := gateway.NewTokens(secrets.Secret, nil)
+	tokens, err := gateway.NewTokens(secret, nil)
 	if err != nil {
 		return nil, err
 	}
 	secure, devAuthority, err := j.certificates()
 	if err != nil {
 		return nil, err
+	}
+	var records sandbox.BuildRecords
+	if j.shared != nil {
+		records = j.shared.SharedBuilds()
 	}
 	apiKeys := keys.New(j.store, j.log)
 	return gateway.New(gateway.Config{
@@ -318,6 +328,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
 		Spool:        j.layout.Server(),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),
+		BuildRecords: records,
 		AccessToken:  func(id string) string { return guest.AccessToken(j.seed, id) },
 		TrafficToken: func(id string) string { return guest.TrafficToken(j.seed, id) },
 		NewGuest: func(id string, dial execution.Dial) execution.Guest {
@@ -382,14 +393,4 @@ func giveUpRights() error {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 	}
 	return nil
-}
-
-// guestSeed derives guests' access tokens. It is made once and kept apart from the secret
-// of users' tokens: changing that one must not lock anybody out of running Sandboxes.
-func guestSeed(dir string) ([]byte, error) {
-	c := config.Config{Data: filepath.Join(dir, "guest-seed")}
-	if err := c.KeepSecret(); err != nil {
-		return nil, err
-	}
-	return c.Secret, nil
 }

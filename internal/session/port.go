@@ -74,7 +74,11 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 		return sandbox.Snapshot{}, err
 	}
 	defer m.retainSoon(tenant)
-	if snap, err = m.receive(ctx, snap, r); err != nil {
+	image := snap.Image // of a Template, unless the file has it
+	if head.WithImage {
+		image = ""
+	}
+	if snap, err = m.receive(ctx, snap, image, r); err != nil {
 		return snap, err
 	}
 	if head.WithImage && m.cfg.Imported != nil {
@@ -113,9 +117,9 @@ func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 }
 
 // receive imports the state of a Snapshot to its Node and records it as ready. Its
-// properties come from the Engine, not from the file.
-func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, content io.Reader) (sandbox.Snapshot, error) {
-	saved, err := m.nodes.ImportSaved(ctx, snap.Node, snap.Tenant, snap.ID, content)
+// properties come from the Engine, not from the file. image is that of NodeSaves.
+func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, image string, content io.Reader) (sandbox.Snapshot, error) {
+	saved, err := m.nodes.ImportSaved(ctx, snap.Node, snap.Tenant, snap.ID, image, content)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}

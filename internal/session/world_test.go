@@ -373,7 +373,7 @@ func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool
 // exportedMemory is before the memory in what is exported.
 const exportedMemory = "memory: "
 
-func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID, snapshot string, r io.Reader) (sandbox.Saved, error) {
+func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID, snapshot, _ string, r io.Reader) (sandbox.Saved, error) {
 	raw, err := io.ReadAll(r)
 	if onImport := n.present().onImport; onImport != nil && err == nil {
 		err = onImport(snapshot)

@@ -112,7 +112,7 @@ const savedLimit = 30 * time.Second
 func (s *Store) unused(l Listed) (release func(), err error) {
 	release, err = s.images().Claim(l.Image.Digest)
 	if errors.Is(err, sandbox.Conflict) {
-		return nil, sandbox.Errorf(sandbox.Conflict, "sandboxes run from version %s of the template %s: end them first", l.Image.Digest[:12], l.Name)
+		return nil, runsFrom(l)
 	}
 	if err != nil {
 		return nil, err
@@ -124,7 +124,12 @@ func (s *Store) unused(l Listed) (release func(), err error) {
 	return release, nil
 }
 
-// unsaved returns Conflict when a Snapshot needs an image. The error names the Snapshot
+func runsFrom(l Listed) error {
+	return sandbox.Errorf(sandbox.Conflict, "sandboxes run from version %s of the template %s: end them first", l.Image.Digest[:12], l.Name)
+}
+
+// unsaved returns Conflict when a Snapshot needs an image, or a Sandbox on another host
+// has it. The error names the Snapshot
 // if it is the owner's, or the owner is the operator. Unavailable when the lookup fails.
 func (s *Store) unsaved(l Listed) error {
 	if s.saved == nil {
@@ -139,6 +144,8 @@ func (s *Store) unsaved(l Listed) error {
 	case err != nil:
 		return sandbox.Errorf(sandbox.Unavailable, "it is not known at the moment whether saved sessions need version %s of the template %s, so it stays: try again",
 			l.Image.Digest[:12], l.Name).WithCause(err)
+	case snap.ID == "":
+		return runsFrom(l)
 	case l.Owner != "" && l.Owner != snap.Tenant:
 		return sandbox.Errorf(sandbox.Conflict, "saved sessions need version %s of the template %s, so it stays", l.Image.Digest[:12], l.Name)
 	}

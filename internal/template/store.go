@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,8 +75,9 @@ func Open(dir string) (*Store, error) {
 }
 
 // SetSaved sets the function that finds a Snapshot that needs an image, by digest, before
-// the image is removed; NotFound if there is none. Without it only running Boots protect
-// an image. It must be called before the Store is used.
+// the image is removed; NotFound if there is none. A Snapshot without an ID stands for a
+// Sandbox that has the image. Without the function only the Boots of this host protect an
+// image. It must be called before the Store is used.
 func (s *Store) SetSaved(saved func(ctx context.Context, image string) (sandbox.Snapshot, error)) {
 	s.saved = saved
 }
@@ -125,6 +125,43 @@ func (s *Store) Path(ctx context.Context, digest string) (string, error) {
 	return f.Name(), f.Close()
 }
 
+// OpenImage opens the whole file of an image, as images.Folder does.
+func (s *Store) OpenImage(ctx context.Context, digest string) (*os.File, error) {
+	if err := checkDigest(digest); err != nil {
+		return nil, err
+	}
+	return s.images().Open(ctx, digest)
+}
+
+// HasImage reports whether an image exists.
+func (s *Store) HasImage(digest string) bool {
+	return ValidDigest(digest) && s.images().Has(digest)
+}
+
+// Images returns the digests of all images, named or not.
+func (s *Store) Images() ([]string, error) {
+	all, err := s.images().List()
+	return slices.DeleteFunc(all, func(digest string) bool { return !ValidDigest(digest) }), err
+}
+
+// ReceiveImage stores what r reads as an image without a name, unless it exists: then r is
+// not read. The errors are those of images.Folder.Receive.
+func (s *Store) ReceiveImage(ctx context.Context, digest string, bytes int64, r io.Reader) error {
+	if err := checkDigest(digest); err != nil {
+		return err
+	}
+	if bytes <= 0 || bytes > maxImportBytes {
+		return sandbox.Errorf(sandbox.Invalid, "an image has 1 to %d bytes", int64(maxImportBytes))
+	}
+	if s.images().Has(digest) {
+		return nil
+	}
+	if err := s.makeFolders(); err != nil {
+		return err
+	}
+	return s.images().Receive(ctx, digest, bytes, r, s.lockImages)
+}
+
 // images returns the folder of the images.
 func (s *Store) images() images.Folder { return images.Folder(s.path("images")) }
 
@@ -135,29 +172,6 @@ func (s *Store) size(digest string) (int64, error) {
 		return 0, err
 	}
 	return s.images().Size(digest)
-}
-
-// Held returns the digests of the images in this folder, the newest first.
-func (s *Store) Held() ([]string, error) {
-	entries, err := os.ReadDir(string(s.images()))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	changed := map[string]time.Time{}
-	for _, e := range entries {
-		digest, _, _ := strings.Cut(e.Name(), ".")
-		info, err := e.Info()
-		if err != nil || !ValidDigest(digest) {
-			continue // removed meanwhile, or incomplete
-		}
-		if t := info.ModTime(); changed[digest].Before(t) {
-			changed[digest] = t
-		}
-	}
-	return slices.SortedFunc(maps.Keys(changed), func(a, b string) int { return changed[b].Compare(changed[a]) }), nil
 }
 
 // Resolve implements sandbox.Images. During a rebuild it returns the current version.

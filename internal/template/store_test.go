@@ -101,26 +101,6 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-func TestHeld(t *testing.T) {
-	s := newStore(t)
-	if held, err := s.Held(); err != nil || len(held) != 0 {
-		t.Errorf("a store without images has %v, %v", held, err)
-	}
-	older, newer := put(t, s, "older", "1").Digest, put(t, s, "newer", "2").Digest
-	past := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(s.images().Path(older), past, past); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{".expanding-1", "notes", newer + ".delta"} {
-		if err := os.WriteFile(s.path("images", name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if held, err := s.Held(); err != nil || !slices.Equal(held, []string{newer, older}) {
-		t.Errorf("held are %v, %v, want %v", held, err, []string{newer, older})
-	}
-}
-
 func TestOpenWantsAbsolutePath(t *testing.T) {
 	if _, err := Open("templates"); err == nil {
 		t.Error("a relative path was taken")

@@ -113,7 +113,7 @@ func TestServerInPostgres(t *testing.T) {
 func TestSecondServerOnOnePostgres(t *testing.T) {
 	rig.Need(t)
 	address := postgrestest.Start(t).Address(t)
-	env := []string{"CLOUD_SANDBOX_DATABASE=" + address, "POOL_MIN_SIZE=0"}
+	env := []string{"CLOUD_SANDBOX_DATABASE=" + address, "CLOUD_SANDBOX_GUEST_SEED=" + strings.Repeat("g", 40), "POOL_MIN_SIZE=0"}
 	first := rig.Own(t, rig.Options{Env: env})
 	c := first.Client(t, "first")
 	sb := c.Create(t, rig.Body{"timeout_seconds": 600})

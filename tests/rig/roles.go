@@ -172,14 +172,15 @@ func (r *Roles) NodeServer(t testing.TB) Process {
 	return p
 }
 
-func (r *Roles) nodeServer() (Process, bool) {
+// nodeServer is the server of the role node.
+func (s *Server) nodeServer() (Process, bool) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		var pid int
 		if _, err := fmt.Sscan(e.Name(), &pid); err != nil {
 			continue
 		}
-		if p, ok := readProcess(pid); ok && p.Args[0] == filepath.Join(r.Data, "lib", "node") {
+		if p, ok := readProcess(pid); ok && p.Args[0] == filepath.Join(s.Data, "lib", "node") {
 			return p, true
 		}
 	}

@@ -243,7 +243,7 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if err := a.Builds.Start(who.Tenant, name, id, recipe); err != nil {
+	if err := a.Builds.Start(r.Context(), who.Tenant, name, id, recipe); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusAccepted)
@@ -349,7 +349,7 @@ func (a *API) build(r *http.Request, who sandbox.Identity, level string) (sandbo
 	if err != nil {
 		return sandboxbuild.Build{}, nil, err
 	}
-	b, lines, err := a.Builds.Build(who.Tenant, name, id)
+	b, lines, err := a.Builds.Build(r.Context(), who.Tenant, name, id)
 	if errors.Is(err, sandbox.NotFound) {
 		b, err = a.madeBy(r.Context(), who, name, id)
 	}
@@ -404,6 +404,15 @@ type uploadView struct {
 	URL     string `json:"url"` // also for present files: a client may upload again
 }
 
+// mayUpload returns NotFound for a Template that has neither a version nor a build.
+func (a *API) mayUpload(ctx context.Context, who sandbox.Identity, name string) error {
+	known, err := a.Builds.Known(ctx, who.Tenant, name)
+	if err == nil && !known {
+		_, err = a.own(ctx, who, name)
+	}
+	return err
+}
+
 // AskUpload answers GET /templates/{template}/files/{hash} with 201.
 func (a *API) AskUpload(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if _, err := parameters(r); err != nil {
@@ -415,8 +424,8 @@ func (a *API) AskUpload(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	}
 	hash := r.PathValue("hash")
 	present, err := a.Builds.Uploaded(who.Tenant, hash)
-	if err == nil && !a.Builds.Known(who.Tenant, name) {
-		_, err = a.own(r.Context(), who, name)
+	if err == nil {
+		err = a.mayUpload(r.Context(), who, name)
 	}
 	if err != nil {
 		return err

@@ -156,11 +156,15 @@ func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	case !who.May(sandbox.ScopeTemplates): // snapshots share the route, and need another scope
 		return sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", sandbox.ScopeTemplates)
 	}
+	known, err := a.Builds.Known(r.Context(), who.Tenant, name)
+	if err != nil {
+		return err
+	}
 	_, err = a.own(r.Context(), who, name)
 	switch {
-	case tag != "" && (err == nil || a.Builds.Known(who.Tenant, name)):
+	case tag != "" && (err == nil || known):
 		return sandbox.Errorf(sandbox.Invalid, "a template is removed as a whole: name no tag")
-	case errors.Is(err, sandbox.NotFound) && a.Builds.Known(who.Tenant, name): // it has builds but no version
+	case errors.Is(err, sandbox.NotFound) && known: // it has builds but no version
 	case errors.Is(err, sandbox.NotFound):
 		if tags, _ := a.named(r.Context(), who, name); len(tags) > 0 {
 			return sandbox.Errorf(sandbox.Denied, "the template %q is the server's own", name)

@@ -331,7 +331,7 @@ func exportAndImport(w *world) {
 	snapshot, to := w.save(ref, false), sandbox.NewSnapshotID()
 	var file bytes.Buffer
 	codetest.OK(w.t, "ExportSaved", w.ExportSaved(ctx, w.Name, snapshot, false, &file))
-	if saved, err := w.ImportSaved(ctx, w.Name, "other", to, bytes.NewReader(file.Bytes())); err != nil || !saved.Memory || saved.Image != req.Image {
+	if saved, err := w.ImportSaved(ctx, w.Name, "other", to, "", bytes.NewReader(file.Bytes())); err != nil || !saved.Memory || saved.Image != req.Image {
 		t.Errorf("ImportSaved = %+v, %v", saved, err)
 	}
 	other := w.request("other")
@@ -341,9 +341,9 @@ func exportAndImport(w *world) {
 	}
 	before := w.saved()
 	codetest.Want(w.t, "ExportSaved of nothing", w.ExportSaved(ctx, w.Name, sandbox.NewSnapshotID(), false, io.Discard), sandbox.NotFound)
-	codetest.Want(w.t, "ImportSaved as a bad name", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", "../x", bytes.NewReader(file.Bytes()))), sandbox.Invalid)
-	codetest.Want(w.t, "ImportSaved as a name in use", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", to, bytes.NewReader(file.Bytes()))), sandbox.Conflict)
-	codetest.Want(w.t, "ImportSaved of nonsense", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", sandbox.NewSnapshotID(), strings.NewReader("nonsense"))), sandbox.Invalid)
+	codetest.Want(w.t, "ImportSaved as a bad name", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", "../x", "", bytes.NewReader(file.Bytes()))), sandbox.Invalid)
+	codetest.Want(w.t, "ImportSaved as a name in use", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", to, "", bytes.NewReader(file.Bytes()))), sandbox.Conflict)
+	codetest.Want(w.t, "ImportSaved of nonsense", codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", sandbox.NewSnapshotID(), "", strings.NewReader("nonsense"))), sandbox.Invalid)
 	if all := w.saved(); !slices.Equal(all, before) {
 		t.Errorf("what was refused changed %v to %v", before, all)
 	}
@@ -415,7 +415,7 @@ func anotherNode(w *world) {
 		"DeleteSaved":  w.DeleteSaved(ctx, elsewhere, save.Snapshot),
 		"ListSaved":    codetest.ErrOf(w.ListSaved(ctx, elsewhere)),
 		"ExportSaved":  w.ExportSaved(ctx, elsewhere, save.Snapshot, false, io.Discard),
-		"ImportSaved":  codetest.ErrOf(w.ImportSaved(ctx, elsewhere, "t", save.Snapshot, strings.NewReader("x"))),
+		"ImportSaved":  codetest.ErrOf(w.ImportSaved(ctx, elsewhere, "t", save.Snapshot, "", strings.NewReader("x"))),
 		"CreateVolume": w.CreateVolume(ctx, elsewhere, v),
 		"DeleteVolume": w.DeleteVolume(ctx, elsewhere, v.ID),
 		"ListVolumes":  codetest.ErrOf(w.ListVolumes(ctx, elsewhere)),

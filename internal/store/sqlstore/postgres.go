@@ -135,6 +135,22 @@ func (s *Store) Identity(ctx context.Context) (id string, err error) {
 	return id, classify(err)
 }
 
+// Fingerprint returns the fingerprint that a PostgreSQL database has of a secret, by the
+// secret's name, and keeps fingerprint if it has none.
+func (s *Store) Fingerprint(ctx context.Context, secret, fingerprint string) (kept string, err error) {
+	_, err = s.reads.ExecContext(ctx, `INSERT INTO fingerprints (secret, fingerprint) VALUES ($1, $2) ON CONFLICT (secret) DO NOTHING`, secret, fingerprint)
+	if err == nil {
+		err = s.reads.QueryRowContext(ctx, `SELECT fingerprint FROM fingerprints WHERE secret = $1`, secret).Scan(&kept)
+	}
+	return kept, classify(err)
+}
+
+// SetFingerprint replaces the fingerprint of a secret that has one.
+func (s *Store) SetFingerprint(ctx context.Context, secret, fingerprint string) error {
+	_, err := s.reads.ExecContext(ctx, `UPDATE fingerprints SET fingerprint = $2 WHERE secret = $1`, secret, fingerprint)
+	return classify(err)
+}
+
 func (s *Store) openPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	limits := stdlib.OptionAfterConnect(setLimits)
 	s.writes, s.reads = stdlib.OpenDB(*config, limits), stdlib.OpenDB(*config, limits)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/frames"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
@@ -30,7 +31,10 @@ type Quotas interface {
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
 }
 
-var _ sandbox.Templates = (*Client)(nil)
+var (
+	_ sandbox.Templates      = (*Client)(nil)
+	_ sandbox.TemplateImages = (*Client)(nil)
+)
 
 // NewClient returns a Client of the Service at socket, which need not listen yet.
 func NewClient(store *template.Store, quotas Quotas, socket string) *Client {
@@ -100,7 +104,7 @@ func (c *Client) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	query := quotaQuery(quota)
 	if req.Upload != nil {
 		query.Set("files", "true")
-		body = io.MultiReader(body, &framed{r: req.Upload})
+		body = io.MultiReader(body, frames.Encode(req.Upload))
 	}
 	if archive != nil {
 		query.Set("archive", "true")
@@ -248,6 +252,46 @@ func (c *Client) Keep(ctx context.Context, tenant sandbox.TenantID, template, ve
 func (c *Client) Drop(ctx context.Context, version string) error {
 	return c.call(ctx, http.MethodDelete, pathImages, "", url.Values{"version": {version}}, nil, &struct{}{})
 }
+
+// OpenImage implements sandbox.TemplateImages. The Service reads the image, because it may
+// have to be expanded first.
+func (c *Client) OpenImage(ctx context.Context, version string) (io.ReadCloser, int64, error) {
+	resp, err := c.do(ctx, http.MethodGet, pathImage, "", url.Values{keyVersion: {version}}, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	if resp.ContentLength < 0 {
+		resp.Body.Close()
+		return nil, 0, errors.New("the builder does not say how large the image is")
+	}
+	return resp.Body, resp.ContentLength, nil
+}
+
+// StoreImage implements sandbox.TemplateImages. The Service writes the image, because the
+// folder of images is root's.
+func (c *Client) StoreImage(ctx context.Context, version string, bytes int64, image io.Reader) error {
+	if c.store.HasImage(version) {
+		return nil
+	}
+	query := url.Values{keyVersion: {version}, keyBytes: {strconv.FormatInt(bytes, 10)}}
+	return c.call(ctx, http.MethodPut, pathImage, "", query, image, &struct{}{})
+}
+
+// MissingImages implements sandbox.TemplateImages.
+func (c *Client) MissingImages(_ context.Context, versions []string) (missing []string, err error) {
+	for _, v := range versions {
+		if !template.ValidDigest(v) {
+			return nil, sandbox.Errorf(sandbox.Invalid, "%.80q is no version of a template", v)
+		}
+		if !c.store.HasImage(v) {
+			missing = append(missing, v)
+		}
+	}
+	return missing, nil
+}
+
+// ListImages returns the versions of all images, named or not.
+func (c *Client) ListImages() ([]string, error) { return c.store.Images() }
 
 // StoredBytes implements sandbox.Templates.
 func (c *Client) StoredBytes(_ context.Context, tenant sandbox.TenantID) (int64, error) {

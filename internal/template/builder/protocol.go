@@ -2,7 +2,6 @@ package builder
 
 import (
 	"bufio"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -22,82 +21,15 @@ const (
 	pathTemplates = "/v1/templates"
 	pathTags      = "/v1/tags"
 	pathImages    = "/v1/images"
+	pathImage     = "/v1/image" // its bytes
 	pathReuses    = "/v1/reuses"
 	pathEnded     = "/v1/ended"
 
 	maxRequest = 24 << 20 // bytes of a request for a build, without the archive
+
+	keyVersion = "version" // query parameters about an image
+	keyBytes   = "bytes"
 )
-
-// framed encodes r as frames: a length of four bytes, and that many bytes. The last frame
-// is empty.
-type framed struct {
-	r    io.Reader
-	rest []byte // of the current frame
-	err  error
-}
-
-const maxFrame = 64 << 10
-
-func (f *framed) Read(p []byte) (int, error) {
-	if len(f.rest) == 0 && f.err == nil {
-		frame := make([]byte, 4+maxFrame)
-		n, err := io.ReadFull(f.r, frame[4:])
-		binary.BigEndian.PutUint32(frame, uint32(n))
-		if f.rest = frame[:4+n]; err != nil {
-			if f.err = err; errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				f.err = io.EOF
-			}
-			if n > 0 && errors.Is(f.err, io.EOF) {
-				f.rest = append(f.rest, 0, 0, 0, 0)
-			}
-		}
-		if f.err != nil && !errors.Is(f.err, io.EOF) {
-			f.rest = nil // the reader fails too, because the final frame is missing
-		}
-	}
-	if len(f.rest) == 0 {
-		return 0, f.err
-	}
-	n := copy(p, f.rest)
-	f.rest = f.rest[n:]
-	return n, nil
-}
-
-// unframed decodes the frames of framed, up to the last.
-type unframed struct {
-	r    io.Reader
-	left uint32 // bytes left in the current frame
-	over bool
-}
-
-func (u *unframed) Read(p []byte) (int, error) {
-	if u.over || len(p) == 0 {
-		return 0, endIf(u.over)
-	}
-	if u.left == 0 {
-		var head [4]byte
-		if _, err := io.ReadFull(u.r, head[:]); err != nil {
-			return 0, io.ErrUnexpectedEOF
-		}
-		if u.left = binary.BigEndian.Uint32(head[:]); u.left == 0 {
-			u.over = true
-			return 0, io.EOF
-		}
-	}
-	n, err := u.r.Read(p[:min(uint32(len(p)), u.left)])
-	u.left -= uint32(n)
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
-
-func endIf(over bool) error {
-	if over {
-		return io.EOF
-	}
-	return nil
-}
 
 // failure is an error sent to the server.
 type failure struct {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/frames"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
@@ -94,6 +95,8 @@ func (s *Service) handler() http.Handler {
 		"DELETE " + pathImages:            s.serveDrop,
 		"POST " + pathReuses:              s.serveReuse,
 		"GET " + pathEnded:                s.serveEnded,
+		"GET " + pathImage:                s.serveImage,
+		"PUT " + pathImage:                s.storeImage,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := h(w, r, sandbox.TenantID(r.URL.Query().Get("tenant"))); err != nil {
@@ -127,7 +130,7 @@ func (s *Service) serveBuild(w http.ResponseWriter, r *http.Request, tenant sand
 		return err
 	}
 	if r.URL.Query().Get("files") != "" {
-		req.Upload = &unframed{r: body}
+		req.Upload = frames.Decode(body)
 	}
 	var archive io.Reader
 	if r.URL.Query().Get("archive") != "" {
@@ -195,6 +198,34 @@ func (s *Service) serveReuse(w http.ResponseWriter, r *http.Request, tenant sand
 	}
 	t, err := s.Reuse(r.Context(), tenant, r.URL.Query().Get("template"), as)
 	return reply(w, t, err)
+}
+
+// serveImage sends an image. A failure after the first byte breaks the connection, and
+// the client misses bytes.
+func (s *Service) serveImage(w http.ResponseWriter, r *http.Request, _ sandbox.TenantID) error {
+	image, err := s.cfg.Store.OpenImage(r.Context(), r.URL.Query().Get(keyVersion))
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	info, err := image.Stat()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
+	if _, err := io.Copy(w, image); err != nil {
+		panic(http.ErrAbortHandler) // the client is gone, or has an incomplete image
+	}
+	return nil
+}
+
+func (s *Service) storeImage(w http.ResponseWriter, r *http.Request, _ sandbox.TenantID) error {
+	q := r.URL.Query()
+	bytes, err := strconv.ParseInt(q.Get(keyBytes), 10, 64)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "%s is missing", keyBytes)
+	}
+	return reply(w, struct{}{}, s.cfg.Store.ReceiveImage(r.Context(), q.Get(keyVersion), bytes, r.Body))
 }
 
 // serveLog writes lines as they come. After the first line, a failure is sent as the last

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
@@ -473,5 +475,23 @@ func FuzzReadRequest(f *testing.F) {
 		if err == nil && recipe.Check() != nil {
 			t.Errorf("%q is accepted and cannot be built", body)
 		}
+	})
+}
+
+// serve runs a builder at a socket until the test ends.
+func serve(t *testing.T, cfg Config, socket string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	served, listening := make(chan error, 1), make(chan struct{})
+	go func() {
+		served <- Serve(ctx, cfg, func() (net.Listener, error) {
+			defer close(listening)
+			return Listen(socket, os.Getuid())
+		})
+	}()
+	<-listening
+	t.Cleanup(func() {
+		stop()
+		codetest.OK(t, "Serve", <-served)
 	})
 }

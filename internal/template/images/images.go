@@ -16,8 +16,11 @@ package images
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -340,6 +343,80 @@ func (f Folder) roomFor(bytes int64) error {
 
 func (f Folder) full(bytes int64) error {
 	return sandbox.Errorf(sandbox.Exhausted, "the host disk has no room for an image of %d MiB: the operator of the server has to make some", bytes>>20)
+}
+
+// Receive stores what r reads as the image of a digest, and reads it to its end. bytes is
+// its size, which is reserved on the disk before. Invalid when r has another size or hash,
+// Exhausted when the disk has no room. A failure leaves nothing, and a killed process what
+// Evict removes. While lock is held no image is removed.
+func (f Folder) Receive(ctx context.Context, digest string, bytes int64, r io.Reader, lock func() (release func(), err error)) error {
+	out, err := f.newTemp()
+	if err != nil {
+		return fmt.Errorf("receive an image: %w", err)
+	}
+	defer os.Remove(out.Name()) // fails once it is renamed
+	defer out.Close()
+	if err := f.reserve(out, bytes); err != nil {
+		return err
+	}
+	hash := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, hash), io.LimitReader(r, bytes+1))
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, unix.ENOSPC):
+		return f.full(bytes)
+	case err != nil:
+		return fmt.Errorf("receive an image: %w", err)
+	case n != bytes, hex.EncodeToString(hash.Sum(nil)) != digest:
+		return sandbox.Errorf(sandbox.Invalid, "the image that came is not %s: its size or its hash differs", digest)
+	}
+	const readable = 0o644
+	if err := errors.Join(out.Chmod(readable), out.Sync()); err != nil {
+		return fmt.Errorf("receive an image: %w", err)
+	}
+	release, err := lock()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if f.Has(digest) { // it came another way meanwhile, and may be in use
+		return nil
+	}
+	return durable.Rename(out.Name(), f.Path(digest))
+}
+
+// reserve allocates the disk space of a file, so that of files that are written at the
+// same time each has its own.
+func (f Folder) reserve(file *os.File, bytes int64) error {
+	err := unix.Fallocate(int(file.Fd()), 0, 0, bytes)
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP): // then the room is only checked
+		return f.roomFor(bytes)
+	case errors.Is(err, unix.ENOSPC):
+		return f.full(bytes)
+	case err != nil:
+		return os.NewSyscallError("fallocate", err)
+	}
+	if f.roomFor(0) != nil {
+		return f.full(bytes)
+	}
+	return nil
+}
+
+// List returns the digests of all images, sorted.
+func (f Folder) List() ([]string, error) {
+	found := map[string]bool{}
+	for _, suffix := range []string{wholeSuffix, deltaSuffix} {
+		paths, err := filepath.Glob(filepath.Join(string(f), "*"+suffix))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			found[strings.TrimSuffix(filepath.Base(path), suffix)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 // Claim locks an image for removal: until release, nothing can start from it. Conflict

@@ -100,10 +100,14 @@ func (s *Service) keepAs(record Build, lines []Line) {
 	}
 }
 
-// finish ends a build: first in its file for the next process, then for clients.
+// finish ends a build: first in its file for the next process and in its record for the
+// other gateways, then for clients.
 func (s *Service) finish(b *build, f *Failure) {
 	over, lines := b.over(f)
 	s.keepAs(over, lines)
+	v := viewOf(b)
+	v.record, v.lines = over, lines
+	s.share(v)
 	b.end(over)
 }
 

@@ -71,7 +71,9 @@ func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limit, errTooSlow)
 	defer cancel()
 	r := &run{Service: s, b: b, recipe: recipe, at: AtBase, prefix: "[base]", env: map[string]string{}}
+	stopSharing := s.keepSharing(b)
 	err := r.whole(ctx)
+	stopSharing()
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -119,6 +120,8 @@ type Config struct {
 	// StandIns maps an image, as NAME, NAME:TAG or NAME:*, to the Template that replaces
 	// it if no registry answers.
 	StandIns map[string]string
+	// Records shares builds with the other gateways; nil: there are none.
+	Records sandbox.BuildRecords
 }
 
 // sandboxes is the part of the session manager for builds: they run in Sandboxes and save
@@ -188,17 +191,30 @@ func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft
 		return Build{}, err
 	}
 	b := newBuild(Build{ID: newID(), Tenant: tenant, Draft: d, State: Waiting, CreatedAt: time.Now().UTC()})
+	displaced, err := s.add(b)
+	if err != nil {
+		return Build{}, err
+	}
+	if displaced.ID != "" {
+		s.unshare(displaced)
+	}
+	s.share(viewOf(b))
+	return b.snapshot(), nil
+}
+
+// add adds a build, and returns the one that it displaces, if any.
+func (s *Service) add(b *build) (displaced Build, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return Build{}, errClosing
 	}
-	if err := s.makeRoom(tenant); err != nil {
+	if displaced, err = s.makeRoom(b.record.Tenant); err != nil {
 		return Build{}, err
 	}
 	s.builds[b.record.ID] = b
 	s.keep(b)
-	return b.record, nil
+	return displaced, nil
 }
 
 // checkDraft checks a Draft, and rejects it before any upload if there is no room.
@@ -228,8 +244,8 @@ func newID() string {
 }
 
 // makeRoom removes the oldest build that has ended or never started when the Tenant, or
-// the server, has too many. Service.mu is held.
-func (s *Service) makeRoom(tenant sandbox.TenantID) error {
+// the server, has too many, and returns it. Service.mu is held.
+func (s *Service) makeRoom(tenant sandbox.TenantID) (removed Build, err error) {
 	var own, all []*build
 	for _, b := range s.builds {
 		if all = append(all, b); b.record.Tenant == tenant {
@@ -242,17 +258,17 @@ func (s *Service) makeRoom(tenant sandbox.TenantID) error {
 	case len(all) >= maxKeptAll:
 		from = all
 	default:
-		return nil
+		return Build{}, nil
 	}
 	slices.SortFunc(from, func(a, b *build) int { return a.record.CreatedAt.Compare(b.record.CreatedAt) })
 	for _, b := range from {
 		if b.snapshot().State != Building {
 			delete(s.builds, b.record.ID)
 			s.forget(b.record.ID)
-			return nil
+			return b.snapshot(), nil
 		}
 	}
-	return tooMany()
+	return Build{}, tooMany()
 }
 
 func tooMany() error {
@@ -264,23 +280,36 @@ func tooMany() error {
 // Start starts a waiting build, without waiting for its end. It returns Invalid for an
 // invalid Recipe or a build that is not waiting, NotFound, and Exhausted when too many
 // builds run.
-func (s *Service) Start(tenant sandbox.TenantID, name, id string, r Recipe) error {
+func (s *Service) Start(ctx context.Context, tenant sandbox.TenantID, name, id string, r Recipe) error {
 	if err := r.check(); err != nil {
 		return err
 	}
+	if err := s.take(ctx, tenant, name, id); err != nil {
+		return err
+	}
+	waits, err := s.begin(tenant, name, id, r)
+	if waits != nil { // any gateway may take it again
+		s.share(viewOf(waits))
+	}
+	return err
+}
+
+// begin starts a waiting build of this process. It returns the build if it still waits,
+// because too many others run.
+func (s *Service) begin(tenant sandbox.TenantID, name, id string, r Recipe) (waits *build, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return errClosing
+		return nil, errClosing
 	}
 	b, err := s.lookUp(tenant, name, id)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case b.snapshot().State != Waiting:
-		return sandbox.Errorf(sandbox.Invalid, "the build is not waiting: ask for another one")
+		return nil, errNotWaiting
 	case !s.mayStart(tenant):
-		return tooMany()
+		return b, tooMany()
 	}
 	ctx, stop := context.WithCancelCause(s.ctx)
 	b.begin(stop, r.Asked)
@@ -289,7 +318,7 @@ func (s *Service) Start(tenant sandbox.TenantID, name, id string, r Recipe) erro
 		defer stop(nil)
 		s.run(ctx, b, r)
 	})
-	return nil
+	return nil, nil
 }
 
 // mayStart reports whether one more build may start. Service.mu is held.
@@ -310,13 +339,7 @@ func errNoBuild(id string) error {
 	return sandbox.Errorf(sandbox.NotFound, "no build %.40q", id)
 }
 
-func (s *Service) find(tenant sandbox.TenantID, name, id string) (*build, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lookUp(tenant, name, id)
-}
-
-// lookUp is find with Service.mu held.
+// lookUp finds a build of this process. Service.mu is held.
 func (s *Service) lookUp(tenant sandbox.TenantID, name, id string) (*build, error) {
 	b := s.builds[id]
 	if b == nil || b.record.Tenant != tenant || b.record.Name != name {
@@ -325,8 +348,16 @@ func (s *Service) lookUp(tenant sandbox.TenantID, name, id string) (*build, erro
 	return b, nil
 }
 
-// Known reports whether a Template has a build.
-func (s *Service) Known(tenant sandbox.TenantID, name string) bool {
+// Known reports whether a Template has a build, of any gateway.
+func (s *Service) Known(ctx context.Context, tenant sandbox.TenantID, name string) (bool, error) {
+	if s.knownHere(tenant, name) {
+		return true, nil
+	}
+	others, err := s.others(ctx, tenant)
+	return slices.ContainsFunc(others, func(v view) bool { return v.record.Name == name }), err
+}
+
+func (s *Service) knownHere(tenant sandbox.TenantID, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range s.builds {
@@ -337,14 +368,16 @@ func (s *Service) Known(tenant sandbox.TenantID, name string) bool {
 	return false
 }
 
-// Build returns a build of a Template and its log so far.
-func (s *Service) Build(tenant sandbox.TenantID, name, id string) (Build, []Line, error) {
-	b, err := s.find(tenant, name, id)
+// Build returns a build of a Template, of any gateway, and its log so far.
+func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, name, id string) (Build, []Line, error) {
+	v, _, err := s.view(ctx, tenant, id)
+	if err == nil && v.record.Name != name {
+		err = errNoBuild(id)
+	}
 	if err != nil {
 		return Build{}, nil, err
 	}
-	record, lines := b.view()
-	return record, lines, nil
+	return v.record, v.lines, nil
 }
 
 // Ended returns the events of all Tenants' builds that ended at since or later.
@@ -367,9 +400,32 @@ func (s *Service) Ended(since time.Time) (events []sandbox.Event) {
 	return events
 }
 
-// Cancel cancels the builds of a Template and waits for their end. It returns their
-// number.
+// Cancel cancels the builds of a Template, of all gateways, and waits for their end. It
+// returns their number.
 func (s *Service) Cancel(ctx context.Context, tenant sandbox.TenantID, name string) (int, error) {
+	ended, err := s.cancelHere(ctx, tenant, name)
+	if err != nil {
+		return 0, err
+	}
+	others, err := s.others(ctx, tenant)
+	if err != nil {
+		return 0, err
+	}
+	for _, v := range others {
+		if v.record.Name != name || v.record.State != Building {
+			continue
+		}
+		switch _, err := s.cancelElsewhere(ctx, tenant, v.record.ID); {
+		case err == nil:
+			ended++
+		case !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound): // it ended meanwhile
+			return 0, err
+		}
+	}
+	return ended, nil
+}
+
+func (s *Service) cancelHere(ctx context.Context, tenant sandbox.TenantID, name string) (int, error) {
 	var ended []*build
 	s.mu.Lock()
 	for _, b := range s.builds {

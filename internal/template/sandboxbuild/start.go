@@ -3,6 +3,7 @@ package sandboxbuild
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"regexp"
 	"strings"
@@ -92,7 +93,8 @@ func (r *run) sweep(ctx context.Context, all []sandbox.Template) {
 		if !left || t.Name != r.b.record.Name {
 			continue
 		}
-		if b, err := r.find(r.b.record.Tenant, t.Name, id); err == nil && b.snapshot().State == Building {
+		// The builds of other gateways stay, and those that are not known at the moment.
+		if v, _, err := r.view(ctx, r.b.record.Tenant, id); err == nil && v.record.State == Building || err != nil && !errors.Is(err, sandbox.NotFound) {
 			continue
 		}
 		r.unstage(ctx, t.Tag)

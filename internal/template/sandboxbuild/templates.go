@@ -174,16 +174,16 @@ func (s *Service) draftOf(ctx context.Context, tenant sandbox.TenantID, template
 func (s *Service) launch(ctx context.Context, tenant sandbox.TenantID, d Draft, r Recipe) (sandbox.TemplateBuild, error) {
 	b, err := s.Announce(ctx, tenant, d)
 	if err == nil {
-		err = s.Start(tenant, d.Name, b.ID, r)
+		err = s.Start(ctx, tenant, d.Name, b.ID, r)
 	}
 	if err != nil {
 		r.close()
 		return sandbox.TemplateBuild{}, err
 	}
-	return s.buildByID(tenant, b.ID)
+	return s.buildByID(ctx, tenant, b.ID)
 }
 
-// byID is find without a Template name.
+// byID finds a build of this process.
 func (s *Service) byID(tenant sandbox.TenantID, id string) (*build, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,17 +194,17 @@ func (s *Service) byID(tenant sandbox.TenantID, id string) (*build, error) {
 	return b, nil
 }
 
-func (s *Service) buildByID(tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
-	b, err := s.byID(tenant, id)
+func (s *Service) buildByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+	v, _, err := s.view(ctx, tenant, id)
 	if err != nil {
 		return sandbox.TemplateBuild{}, err
 	}
-	return b.asBuild(), nil
+	return v.asBuild(), nil
 }
 
 // asBuild converts a build for the port.
-func (b *build) asBuild() sandbox.TemplateBuild {
-	r, lines := b.view()
+func (v view) asBuild() sandbox.TemplateBuild {
+	r := v.record
 	made := sandbox.TemplateBuild{
 		ID: r.ID, Tenant: r.Tenant, Template: r.Name + ":" + r.Tags[0], Source: r.Source, State: sandbox.BuildRunning,
 		CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, EndedAt: r.EndedAt,
@@ -212,9 +212,7 @@ func (b *build) asBuild() sandbox.TemplateBuild {
 	if r.Tags[0] == "latest" {
 		made.Template = r.Name
 	}
-	if len(lines) > 0 {
-		made.Progress = lines[len(lines)-1].Text
-	}
+	made.Progress = v.progress
 	switch r.State {
 	case Waiting:
 		made.State, made.StartedAt = sandbox.BuildQueued, r.EndedAt
@@ -243,21 +241,35 @@ func (t Builds) Builds(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.
 		_, tag, _ := strings.Cut(b.Template, ":")
 		return b.Build != "" || strings.HasPrefix(tag, pulledPrefix)
 	})
-	t.Service.mu.Lock()
-	for _, b := range t.Service.builds {
-		if b.record.Tenant == tenant && b.snapshot().State != Waiting {
-			all = append(all, b.asBuild())
+	views, err := t.Service.others(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range append(views, t.Service.here(tenant)...) {
+		if v.record.State != Waiting {
+			all = append(all, v.asBuild())
 		}
 	}
-	t.Service.mu.Unlock()
 	slices.SortStableFunc(all, func(a, b sandbox.TemplateBuild) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return all, nil
+}
+
+// here returns the builds of a Tenant that this process has.
+func (s *Service) here(tenant sandbox.TenantID) (all []view) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.builds {
+		if b.record.Tenant == tenant {
+			all = append(all, viewOf(b))
+		}
+	}
+	return all
 }
 
 // BuildByID implements sandbox.TemplateBuilds.
 func (t Builds) BuildByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
 	if idPattern.MatchString(id) {
-		return t.Service.buildByID(tenant, id)
+		return t.Service.buildByID(ctx, tenant, id)
 	}
 	return t.TemplateBuilds.BuildByID(ctx, tenant, id)
 }
@@ -267,16 +279,23 @@ func (t Builds) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id str
 	if !idPattern.MatchString(id) {
 		return t.TemplateBuilds.CancelBuild(ctx, tenant, id)
 	}
-	b, err := t.Service.byID(tenant, id)
+	_, b, err := t.Service.view(ctx, tenant, id)
 	if err != nil {
 		return sandbox.TemplateBuild{}, err
 	}
+	if b == nil {
+		v, err := t.Service.cancelElsewhere(ctx, tenant, id)
+		if err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+		return v.asBuild(), nil
+	}
 	if !b.cancel() {
-		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build has ended")
+		return sandbox.TemplateBuild{}, errHasEnded
 	}
 	select {
 	case <-b.done:
-		return b.asBuild(), nil
+		return viewOf(b).asBuild(), nil
 	case <-ctx.Done():
 		return sandbox.TemplateBuild{}, ctx.Err()
 	}
@@ -287,20 +306,22 @@ func (t Builds) BuildLog(ctx context.Context, tenant sandbox.TenantID, id string
 	if !idPattern.MatchString(id) {
 		return t.TemplateBuilds.BuildLog(ctx, tenant, id, from, follow, each)
 	}
-	b, err := t.Service.byID(tenant, id)
+	v, b, err := t.Service.view(ctx, tenant, id)
 	if err != nil {
 		return err
+	}
+	if b == nil {
+		return t.Service.logElsewhere(ctx, v, from, follow, each)
 	}
 	for first := true; ; first = false {
 		b.mu.Lock()
 		lines, changed, over := b.lines[:len(b.lines):len(b.lines)], b.changed, b.record.State != Building
 		b.mu.Unlock()
 		if first && (from < 0 || from > int64(len(lines))) {
-			return sandbox.Errorf(sandbox.Invalid, "from must be 0 or the next of a line before")
+			return errOffset
 		}
 		for ; from < int64(len(lines)); from++ {
-			l := lines[from]
-			if err := each(sandbox.BuildLine{At: l.At, Text: l.Text, Next: from + 1}); err != nil {
+			if err := each(lineOf(lines[from], from)); err != nil {
 				return err
 			}
 		}

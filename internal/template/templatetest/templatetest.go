@@ -1,7 +1,12 @@
-// Package templatetest is the contract of sandbox.Templates as a test suite.
+// Package templatetest is the contract of sandbox.Templates and sandbox.TemplateImages as a
+// test suite.
 package templatetest
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -12,9 +17,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
+// Client is the ports under test.
+type Client interface {
+	sandbox.Templates
+	sandbox.TemplateImages
+}
+
 // World is Templates of which the operator has one, "base".
 type World struct {
-	sandbox.Templates
+	Client
 	// Own gives a Tenant a Template with the tag "latest" and returns its only version.
 	Own func(tenant sandbox.TenantID, name string) (version string)
 	// Limit sets every Tenant's Quota.TemplateBytes.
@@ -42,6 +53,8 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 		"the log of a build":        buildLog,
 		"a broken upload":           brokenUpload,
 		"templates that are absent": absent,
+		"images":                    images,
+		"images that are refused":   refusedImages,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,4 +339,83 @@ func quota(w *world) {
 	codetest.Want(t, "Admit of one more", w.Admit(ctx, "t", ""), sandbox.Exhausted)
 	codetest.OK(t, "Admit for another", w.Admit(ctx, "other", ""))
 	codetest.Want(t, "Build", codetest.ErrOf(w.Build(ctx, "t", sandbox.TemplateRequest{Template: "b", Source: "tar:"}, strings.NewReader("x"))), sandbox.Exhausted)
+}
+
+// imageOf returns an image that no Template has, and its version.
+func imageOf(text string, size int) (content []byte, version string) {
+	content = bytes.Repeat([]byte(text), size/len(text)+1)[:size]
+	sum := sha256.Sum256(content)
+	return content, hex.EncodeToString(sum[:])
+}
+
+// read returns an image, whose size must be as it was said.
+func (w *world) read(version string) []byte {
+	w.t.Helper()
+	image, size, err := w.OpenImage(w.t.Context(), version)
+	codetest.OK(w.t, "OpenImage", err)
+	content, err := io.ReadAll(image)
+	codetest.OK(w.t, "read an image", errors.Join(err, image.Close()))
+	if int64(len(content)) != size {
+		w.t.Errorf("an image of %d bytes has %d", size, len(content))
+	}
+	return content
+}
+
+func images(w *world) {
+	t, ctx := w.t, w.t.Context()
+	base := w.find("t", "base").Version
+	if sum := sha256.Sum256(w.read(base)); hex.EncodeToString(sum[:]) != base {
+		t.Error("the image of base has another hash than its version")
+	}
+	content, version := imageOf("image ", 3<<20+1)
+	_, other := imageOf("other ", 1)
+	if got, err := w.MissingImages(ctx, []string{version, base, other}); err != nil || !slices.Equal(got, []string{version, other}) {
+		t.Errorf("MissingImages = %q, %v", got, err)
+	}
+	codetest.Want(t, "OpenImage of none", openErr(w, version), sandbox.NotFound)
+	codetest.OK(t, "StoreImage", w.StoreImage(ctx, version, int64(len(content)), bytes.NewReader(content)))
+	if got := w.read(version); !bytes.Equal(got, content) {
+		t.Errorf("the image comes back as %d other bytes", len(got))
+	}
+	if got, err := w.MissingImages(ctx, []string{version, base}); err != nil || len(got) != 0 {
+		t.Errorf("MissingImages afterwards = %q, %v", got, err)
+	}
+	codetest.OK(t, "StoreImage of one that is here", w.StoreImage(ctx, version, int64(len(content)), bytes.NewReader(content)))
+	if n, err := w.StoredBytes(ctx, "t"); err != nil || n != 0 {
+		t.Errorf("StoredBytes = %d, %v", n, err)
+	}
+}
+
+func openErr(w *world, version string) error {
+	image, _, err := w.OpenImage(w.t.Context(), version)
+	if err == nil {
+		image.Close()
+	}
+	return err
+}
+
+func refusedImages(w *world) {
+	t, ctx := w.t, w.t.Context()
+	content, version := imageOf("image ", 100_000)
+	size := int64(len(content))
+	reader := func() io.Reader { return bytes.NewReader(content) }
+	for what, tt := range map[string]struct {
+		version string
+		size    int64
+		image   io.Reader
+		want    sandbox.Code
+	}{
+		"another hash":        {strings.Repeat("0", 64), size, reader(), sandbox.Invalid},
+		"too few bytes":       {version, size + 1, reader(), sandbox.Invalid},
+		"too many bytes":      {version, size - 1, reader(), sandbox.Invalid},
+		"no bytes":            {version, 0, reader(), sandbox.Invalid},
+		"more than any disk":  {version, 1 << 60, reader(), sandbox.Invalid},
+		"a bad version":       {"../x", size, reader(), sandbox.Invalid},
+		"one that breaks off": {version, size, io.MultiReader(bytes.NewReader(content[:5000]), broken{}), sandbox.Unavailable},
+	} {
+		codetest.Want(t, what, w.StoreImage(ctx, tt.version, tt.size, tt.image), tt.want)
+	}
+	codetest.Want(t, "OpenImage of a bad version", openErr(w, "../x"), sandbox.Invalid)
+	codetest.Want(t, "MissingImages of a bad version", codetest.ErrOf(w.MissingImages(ctx, []string{"../x"})), sandbox.Invalid)
+	codetest.Want(t, "OpenImage after all of them", openErr(w, version), sandbox.NotFound)
 }

@@ -1,4 +1,4 @@
-package builder
+package frames
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 func TestFrames(t *testing.T) {
 	for _, size := range []int{0, 1, maxFrame - 1, maxFrame, maxFrame + 1, 3 * maxFrame} {
 		sent := bytes.Repeat([]byte("x"), size)
-		body := io.MultiReader(&framed{r: iotest.HalfReader(bytes.NewReader(sent))}, strings.NewReader("archive"))
-		got, err := io.ReadAll(&unframed{r: body})
+		body := io.MultiReader(Encode(iotest.HalfReader(bytes.NewReader(sent))), strings.NewReader("archive"))
+		got, err := io.ReadAll(Decode(body))
 		if err != nil || !bytes.Equal(got, sent) {
 			t.Errorf("%d bytes came as %d, %v", size, len(got), err)
 		}
@@ -24,11 +24,11 @@ func TestFrames(t *testing.T) {
 		}
 	}
 	broken := errors.New("broken")
-	body := &framed{r: io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken))}
+	body := Encode(io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)))
 	if _, err := io.ReadAll(body); !errors.Is(err, broken) {
 		t.Errorf("files that break off: %v", err)
 	}
-	if _, err := io.ReadAll(&unframed{r: strings.NewReader("\x00\x00\x00\x09abc")}); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := io.ReadAll(Decode(strings.NewReader("\x00\x00\x00\x09abc"))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a frame that breaks off: %v", err)
 	}
 }

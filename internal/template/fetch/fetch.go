@@ -1,0 +1,249 @@
+// Package fetch brings the images of Templates to a Node of an installation that keeps
+// its Templates elsewhere, and removes those that are gone there.
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	defaultAtOnce = 2
+	defaultSweep  = 10 * time.Minute
+	defaultStall  = 30 * time.Second
+	// retryAfter is the advice for an image that could not be fetched.
+	retryAfter = 5 * time.Second
+	// sweepBatch is how many versions one question is about.
+	sweepBatch = 1000
+)
+
+// Config of Images. Home, Here and Log are required.
+type Config struct {
+	Home sandbox.TemplateImages // of the Node that keeps the Templates
+	Here Local
+	Log  *slog.Logger
+	// AtOnce is how many images are fetched at a time; zero: 2.
+	AtOnce int
+	// Sweep is how often images are removed that Home does not have any more; zero: 10
+	// min. Stall is how long a fetch may bring no byte; zero: 30 s.
+	Sweep, Stall time.Duration
+}
+
+// Local keeps the images of this host.
+type Local interface {
+	sandbox.TemplateImages
+	// ListImages returns the versions of all images here.
+	ListImages() ([]string, error)
+	// Drop removes an image without names and users; another one stays.
+	Drop(ctx context.Context, version string) error
+}
+
+// Images brings images to this host. Use New. Its methods are safe for concurrent use.
+type Images struct {
+	cfg   Config
+	slots chan struct{} // one for each fetch
+
+	mu       sync.Mutex
+	fetching map[string]*fetch // by version
+	going    sync.WaitGroup
+}
+
+// fetch is one fetch under way, for all who wait for its image. Images.mu guards waiters.
+type fetch struct {
+	waiters int // zero: it has been cancelled
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error // once done
+}
+
+// New returns Images.
+func New(cfg Config) *Images {
+	cfg.AtOnce = cmp.Or(cfg.AtOnce, defaultAtOnce)
+	cfg.Sweep, cfg.Stall = cmp.Or(cfg.Sweep, defaultSweep), cmp.Or(cfg.Stall, defaultStall)
+	return &Images{cfg: cfg, slots: make(chan struct{}, cfg.AtOnce), fetching: map[string]*fetch{}}
+}
+
+// Present returns once the image of a version is on this host. Concurrent calls for one
+// version share a fetch, which ends when the last of them has left. NotFound when the
+// image is gone, Exhausted when the disk has no room, Unavailable when it cannot be
+// fetched at the moment.
+func (i *Images) Present(ctx context.Context, image string) error {
+	version := strings.TrimPrefix(image, "sha256:")
+	for {
+		missing, err := i.cfg.Here.MissingImages(ctx, []string{version})
+		if err != nil || len(missing) == 0 {
+			return err
+		}
+		f, joined := i.join(ctx, version)
+		select {
+		case <-f.done:
+			if joined {
+				return f.err
+			}
+		case <-ctx.Done():
+			if joined {
+				i.leave(f)
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// join returns the fetch of a version, and begins it if there is none. It reports false
+// for a cancelled fetch, which has to end before the next begins.
+func (i *Images) join(ctx context.Context, version string) (f *fetch, joined bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if f := i.fetching[version]; f != nil {
+		if f.waiters == 0 {
+			return f, false
+		}
+		f.waiters++
+		return f, true
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f = &fetch{waiters: 1, cancel: cancel, done: make(chan struct{})}
+	i.fetching[version] = f
+	i.going.Go(func() {
+		defer cancel()
+		f.err = i.fetch(run, version)
+		i.mu.Lock()
+		delete(i.fetching, version)
+		i.mu.Unlock()
+		close(f.done)
+	})
+	return f, true
+}
+
+// leave cancels a fetch that nobody waits for any more.
+func (i *Images) leave(f *fetch) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if f.waiters--; f.waiters == 0 {
+		f.cancel()
+	}
+}
+
+// fetch fetches one image.
+func (i *Images) fetch(ctx context.Context, version string) error {
+	select {
+	case i.slots <- struct{}{}:
+		defer func() { <-i.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	began := time.Now()
+	n, err := i.carry(ctx, version, i.cfg.Home, i.cfg.Here)
+	if err == nil {
+		i.cfg.Log.InfoContext(ctx, "the image of a template was fetched", "version", version, "bytes", n, "took", time.Since(began))
+		return nil
+	}
+	if ctx.Err() == nil {
+		i.cfg.Log.WarnContext(ctx, "fetching the image of a template failed", "version", version, telemetry.KeyError, err)
+	}
+	if errors.Is(err, sandbox.NotFound) || errors.Is(err, sandbox.Exhausted) {
+		return err
+	}
+	e := sandbox.Errorf(sandbox.Unavailable, "the image of the template cannot be fetched at the moment")
+	e.RetryAfter = retryAfter
+	return e.WithCause(err)
+}
+
+var errStalled = errors.New("no byte of the image came for too long")
+
+// carry copies an image, and gives up when no byte comes for too long.
+func (i *Images) carry(ctx context.Context, version string, from, to sandbox.TemplateImages) (int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(i.cfg.Stall, func() { cancel(errStalled) })
+	defer stalled.Stop()
+	image, n, err := from.OpenImage(ctx, version)
+	if err == nil {
+		defer image.Close()
+		err = to.StoreImage(ctx, version, n, &moving{image, func() { stalled.Reset(i.cfg.Stall) }})
+	}
+	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
+		err = errStalled
+	}
+	return n, err
+}
+
+// moving tells of every read that brings bytes.
+type moving struct {
+	io.Reader
+	moved func()
+}
+
+func (m *moving) Read(p []byte) (int, error) {
+	n, err := m.Reader.Read(p)
+	if n > 0 {
+		m.moved()
+	}
+	return n, err
+}
+
+// Offer brings an image of this host to the Node that keeps the Templates, if it is
+// missing there.
+func (i *Images) Offer(ctx context.Context, image string) error {
+	version := strings.TrimPrefix(image, "sha256:")
+	missing, err := i.cfg.Home.MissingImages(ctx, []string{version})
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	_, err = i.carry(ctx, version, i.cfg.Here, i.cfg.Home)
+	return err
+}
+
+// Run removes images that are gone at Home, until ctx ends, and waits for the fetches.
+func (i *Images) Run(ctx context.Context) error {
+	defer i.going.Wait()
+	tick := time.NewTicker(i.cfg.Sweep)
+	defer tick.Stop()
+	gone := map[string]bool{}
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		var err error
+		if gone, err = i.sweep(ctx, gone); err != nil && ctx.Err() == nil {
+			i.cfg.Log.Warn("removing old images of templates failed; will retry", telemetry.KeyError, err)
+		}
+	}
+}
+
+// sweep drops the images that Home lacked at the last sweep and lacks now: an image that
+// was imported a moment ago may be on its way there. It returns what Home lacks now.
+func (i *Images) sweep(ctx context.Context, before map[string]bool) (map[string]bool, error) {
+	have, err := i.cfg.Here.ListImages()
+	if err != nil {
+		return before, err
+	}
+	gone := map[string]bool{}
+	var failed []error
+	for len(have) > 0 {
+		batch := have[:min(len(have), sweepBatch)]
+		have = have[len(batch):]
+		missing, err := i.cfg.Home.MissingImages(ctx, batch)
+		if err != nil {
+			return before, err
+		}
+		for _, version := range missing {
+			gone[version] = true
+			if before[version] {
+				failed = append(failed, i.cfg.Here.Drop(ctx, version))
+			}
+		}
+	}
+	return gone, errors.Join(failed...)
+}

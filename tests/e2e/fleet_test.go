@@ -1,0 +1,253 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// ownedBy counts the Boots with an owner on a Machine.
+func ownedBy(t *testing.T, f *rig.Fleet, name string) int {
+	t.Helper()
+	boots, err := filepath.Glob(filepath.Join(f.Machine(name).Data, "server", "node", "boots", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(boots)
+}
+
+// imagesOn lists the images on a Machine, by version.
+func imagesOn(t *testing.T, f *rig.Fleet, name string) (versions []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(f.Machine(name).Data, "templates", "images", "*.erofs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		versions = append(versions, strings.TrimSuffix(filepath.Base(file), ".erofs"))
+	}
+	return versions
+}
+
+// onBothNodes creates Sandboxes until each Node has got one more of them, and returns
+// them.
+func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids []string) {
+	t.Helper()
+	before := [2]int{ownedBy(t, f, rig.FleetHome), ownedBy(t, f, rig.FleetNode)}
+	for range 8 {
+		ids = append(ids, c.Create(t, body).ID)
+		if ownedBy(t, f, rig.FleetHome) > before[0] && ownedBy(t, f, rig.FleetNode) > before[1] {
+			return ids
+		}
+	}
+	t.Fatalf("%d sandboxes are all on one node", len(ids))
+	return nil
+}
+
+// An installation whose roles share no data folder does what one process does, through any
+// of its gateways.
+func TestFleet(t *testing.T) {
+	rig.Need(t)
+	f := rig.NewFleet(t, "CLOUD_SANDBOX_DATABASE="+postgrestest.Start(t).Address(t))
+	f.StartAll(t)
+	a := f.Machine(rig.FleetGatewayA).Client(t, "fleet")
+	b := f.Machine(rig.FleetGatewayB).Anyone(t)
+	b.Token = a.Token // a token of one is good at the other
+	if len(imagesOn(t, f, rig.FleetNode)) == 0 {
+		t.Error("the node has filled its pool without the image of its template")
+	}
+
+	ids := onBothNodes(t, f, a, rig.Body{"timeout_seconds": 600})
+	for _, id := range ids {
+		a.Run(t, id, "python", "x = 40", nil)
+		if got := b.Run(t, id, "python", "print(x + 2)", nil); got.Stdout != "42\n" {
+			t.Errorf("what one gateway began is at the other: %s", got)
+		}
+		content := bytes.Repeat([]byte("content "), 1<<15)
+		a.Must(t, "PUT", rig.Files("", id, "/workspace/file"), content, nil)
+		if status, raw, err := b.Do("GET", rig.Files("", id, "/workspace/file"), nil); err != nil || status != http.StatusOK || !bytes.Equal(raw, content) {
+			t.Errorf("a file of the other gateway: %d, %d bytes, %v", status, len(raw), err)
+		}
+		b.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", rig.Body{}, nil)
+		a.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", rig.Body{}, nil)
+		if got := b.Run(t, id, "python", "print(x)", nil); got.Stdout != "40\n" {
+			t.Errorf("after pause and resume: %s", got)
+		}
+	}
+
+	t.Run("a key", func(t *testing.T) { fleetKey(t, f) })
+	t.Run("a secret", func(t *testing.T) {
+		a.Must(t, "POST", "/api/v1/secrets", rig.Body{"name": "TOKEN", "value": "a value"}, nil)
+		var list struct {
+			Secrets []struct{ Name string } `json:"secrets"`
+		}
+		b.Must(t, "GET", "/api/v1/secrets", nil, &list)
+		if len(list.Secrets) != 1 || list.Secrets[0].Name != "TOKEN" {
+			t.Errorf("the other gateway lists %+v", list)
+		}
+	})
+	t.Run("a template", func(t *testing.T) { fleetTemplate(t, f, a, b) })
+	t.Run("a gateway dies", func(t *testing.T) {
+		f.Kill(t, rig.FleetGatewayA)
+		for _, id := range ids {
+			if got := b.Run(t, id, "python", "print(x)", nil); got.Stdout != "40\n" {
+				t.Errorf("at the other gateway: %s", got)
+			}
+		}
+		b.Create(t, nil)
+		f.Start(t, rig.FleetGatewayA)
+		f.Serves(t, rig.FleetGatewayA)
+		if got := a.Run(t, ids[0], "python", "print(x)", nil); got.Stdout != "40\n" {
+			t.Errorf("at the gateway that is back: %s", got)
+		}
+	})
+	for _, id := range ids {
+		b.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
+		if got := a.Get(t, id); got.State != "ended" {
+			t.Errorf("it is %s at the other gateway", got.State)
+		}
+	}
+	t.Run("the home of templates dies", func(t *testing.T) { fleetWithoutHome(t, f, a) })
+}
+
+// fleetKey makes a key on the machine of one gateway and uses it at the other.
+func fleetKey(t *testing.T, f *rig.Fleet) {
+	m := f.Machine(rig.FleetGatewayA)
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(m.Bin, "key", "create", "--data", m.Data, "--tenant", "fleet", "--name", "ci")
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("key create: %v: %s", err, stderr.Bytes())
+	}
+	c := f.Machine(rig.FleetGatewayB).Anyone(t)
+	c.Token = strings.TrimSpace(stdout.String())
+	c.Must(t, "GET", "/api/v1/sessions", nil, nil)
+}
+
+// fleetTemplate builds Templates through one gateway, and starts from them on each Node
+// through the other.
+func fleetTemplate(t *testing.T, f *rig.Fleet, a, b *rig.Client) {
+	made := upload(t, a, `{"template":"mine:1","source":"tar:","env":{"HI":"there"}}`, tarOf(t, tinyRoot(t)))
+	log, done := follow(t, b, made.ID)
+	if done.State != "ready" || !strings.HasSuffix(log, "ready: version "+done.Version+"\n") {
+		t.Fatalf("the other gateway tells of %+v with %s", done, log)
+	}
+	if slices.Contains(imagesOn(t, f, rig.FleetNode), done.Version) {
+		t.Error("the image is where nobody needs it")
+	}
+	for _, id := range onBothNodes(t, f, b, rig.Body{"template": "mine:1"}) {
+		if got := output(t, a, id, "bash", "echo $HI"); got != "there\n" {
+			t.Errorf("inside: %q", got)
+		}
+	}
+	if !slices.Contains(imagesOn(t, f, rig.FleetNode), done.Version) {
+		t.Error("the node runs from an image that it does not have")
+	}
+	// The Sandboxes on the other Node keep it too.
+	if status, raw, err := b.Do("DELETE", "/api/v1/templates/mine", nil); err != nil || status != http.StatusConflict {
+		t.Errorf("DELETE of a template in use: %d %s %v", status, raw, err)
+	}
+
+	// A build by steps runs in a Sandbox of either Node.
+	text, err := json.Marshal(rig.Body{"template": "steps", "dockerfile": "FROM base\nRUN echo built | sudo tee /srv/made\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps templateBuild
+	a.Must(t, "POST", "/api/v1/templates", text, &steps)
+	if log, done = follow(t, b, steps.ID); done.State != "ready" || !strings.Contains(log, "RUN echo built") {
+		t.Fatalf("the other gateway tells of %+v with %s", done, log)
+	}
+	var list struct{ Builds []templateBuild }
+	for _, c := range []*rig.Client{a, b} {
+		c.Must(t, "GET", "/api/v1/builds", nil, &list)
+		if len(list.Builds) != 2 || list.Builds[0].ID != steps.ID || list.Builds[1].ID != made.ID {
+			t.Errorf("builds: %+v", list.Builds)
+		}
+	}
+	a.Must(t, "POST", "/api/v1/templates", rig.Body{"template": "slow", "dockerfile": "FROM base\nRUN sleep 600\n"}, &steps)
+	b.Must(t, "DELETE", "/api/v1/builds/"+steps.ID, nil, &steps)
+	if steps.State != "cancelled" {
+		t.Errorf("cancelled at the other gateway: %+v", steps)
+	}
+	for _, id := range onBothNodes(t, f, b, rig.Body{"template": "steps"}) {
+		if got := output(t, b, id, "bash", "cat /srv/made"); got != "built\n" {
+			t.Errorf("inside: %q", got)
+		}
+	}
+}
+
+// fleetWithoutHome checks what goes on while the Node that keeps the Templates is away,
+// and that it returns.
+func fleetWithoutHome(t *testing.T, f *rig.Fleet, c *rig.Client) {
+	running := onBothNodes(t, f, c, nil)
+	f.Kill(t, rig.FleetHome)
+	refusesCreates(t, c)
+	f.Start(t, rig.FleetHome)
+	f.Serves(t, rig.FleetHome)
+	for _, id := range running {
+		works(t, c, id)
+	}
+	works(t, c, c.Create(t, nil).ID)
+}
+
+// A process with another seed than the others is refused: it could not reach their
+// Sandboxes.
+func TestFleetWithAnotherSeed(t *testing.T) {
+	rig.Need(t)
+	f := rig.NewFleet(t, "CLOUD_SANDBOX_DATABASE="+postgrestest.Start(t).Address(t))
+	f.Start(t, rig.FleetManager)
+	m := f.Machine(rig.FleetManager)
+	rig.Within(t, rig.Patience, "the session-manager answers", func() bool {
+		resp, err := http.Get(m.URL + "/health")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	secret := filepath.Join(f.Machine(rig.FleetGatewayA).Data, "seed") // a folder that the server's user may enter
+	if err := os.WriteFile(secret, []byte(strings.Repeat("x", 40)+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, env := range [][]string{
+		{"CLOUD_SANDBOX_GUEST_SEED=" + strings.Repeat("x", 40)},
+		{"CLOUD_SANDBOX_GUEST_SEED="},
+		{"CLOUD_SANDBOX_GUEST_SEED=", "CLOUD_SANDBOX_GUEST_SEED_FILE=" + secret},
+	} {
+		g := f.Machine(rig.FleetGatewayA)
+		f.Start(t, rig.FleetGatewayA, env...)
+		select {
+		case <-g.Done():
+		case <-time.After(rig.Patience):
+			t.Fatalf("a gateway with %q runs", env)
+		}
+		log, err := os.ReadFile(g.LogFile())
+		if err != nil || !bytes.Contains(log, []byte("at every gateway and session-manager")) {
+			t.Errorf("a gateway with %q says %s, %v", env, log, err)
+		}
+		if err := os.Truncate(g.LogFile(), 0); err != nil {
+			t.Fatal(err)
+		}
+		f.Forget(rig.FleetGatewayA)
+	}
+	f.Start(t, rig.FleetGatewayA)
+	rig.Within(t, rig.Patience, "a gateway with the same seed answers", func() bool {
+		resp, err := http.Get(f.Machine(rig.FleetGatewayA).URL + "/health")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+}
