@@ -82,14 +82,16 @@ func (r *role) at(role, url string) string {
 	return rpc.UnixAddress(r.layout.Socket(role))
 }
 
-func (r *role) gateway(_ context.Context, parts *run.Parts) error {
+func (r *role) gateway(ctx context.Context, parts *run.Parts) error {
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
+	r.openLimiter(ctx)
 	door, err := r.door(lifeOf(rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self), r.store), nodes, r.nodeNames)
 	if err != nil {
 		return err
 	}
 	r.followBuilds(parts, door)
 	r.startACME(parts)
+	r.startLimiter(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
 		defer nodes.Close()
 		return door.Run(ctx, r.listeners...)
