@@ -11,6 +11,7 @@ STAGE    := $(OUT)/stage
 TOOLS    := $(CURDIR)/.tools
 ADDR     ?= localhost:8080
 DATA     ?= /var/lib/cloud-sandbox
+SETTINGS ?=
 
 export CGO_ENABLED ?= 0
 export GOFLAGS     ?= -trimpath -buildvcs=false
@@ -79,8 +80,8 @@ release: clients ## make a release in bin/release: programs, packages, command l
 	@DATA='$(DATA)' scripts/release.sh '$(VERSION)' $(ARCHES)
 
 .PHONY: run-all
-run-all: ## install what is missing, build, and start the four roles as processes of their own
-	@ADDR='$(ADDR)' DATA='$(DATA)' scripts/run-all.sh
+run-all: ## install what is missing, build, and start the four roles as processes of their own; SETTINGS=FILE has settings, see deploy/docker
+	@ADDR='$(ADDR)' DATA='$(DATA)' SETTINGS='$(SETTINGS)' scripts/run-all.sh
 
 .PHONY: deps
 deps: ## install the Debian packages that running needs

@@ -69,7 +69,7 @@ func within(path string, trees ...string) bool {
 
 var (
 	roles   = []string{"internal/gateway", "internal/session", "internal/scheduler", "internal/node"}
-	drivers = []string{"internal/engine", "internal/store", "internal/blobs", "internal/template", "internal/snapshot/replication", "internal/volume/disk"}
+	drivers = []string{"internal/engine", "internal/store", "internal/blobs", "internal/template", "internal/snapshot/replication", "internal/volume/disk", "internal/catalogue/ratelimit/redis"}
 	// What is next to a driver and is none: use cases over ports, and formats. They
 	// import no driver either.
 	beside = []string{"internal/template/sandboxbuild", "internal/template/dockerfile", "internal/template/standin", "internal/template/decompress", "internal/template/uploadlimit"}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make run-all`: the four roles as processes of their own, on this machine. One
 # that ends is started again; Ctrl-C or SIGTERM ends them all, and sandboxes live
-# on. BIN is where the programs are; empty: they are built first.
+# on. BIN is where the programs are; empty: they are built first. SETTINGS is a file
+# with NAME=VALUE a line; variables that are set already override it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bold='' plain=''
@@ -21,6 +22,15 @@ if [[ -z ${BIN:-} ]]; then
   say "building the four roles"
   make build-all
   BIN=bin
+fi
+if [[ -n ${SETTINGS:-} ]]; then
+  [[ -r $SETTINGS ]] || fail "the file of settings cannot be read: SETTINGS=$SETTINGS"
+  while IFS= read -r line || [[ -n $line ]]; do
+    [[ -z $line || $line == '#'* ]] && continue
+    name=${line%%=*}
+    [[ $line == *=* && $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || fail "a line of $SETTINGS is not NAME=VALUE"
+    [[ -n ${!name:-} ]] || export "$name=${line#*=}"
+  done <"$SETTINGS"
 fi
 export CLOUD_SANDBOX_DATA=$DATA
 mkdir -p "$DATA"

@@ -12,7 +12,7 @@ DATA=${DATA:-/var/lib/cloud-sandbox}
 # This takes the network's time, and what comes next the processor's.
 fetch() {
   local name
-  for name in e2b-sdks mcp-clients programs grpcurl versitygw pebble postgres; do scripts/$name.sh >/dev/null; done
+  for name in e2b-sdks mcp-clients programs grpcurl versitygw pebble postgres redis; do scripts/$name.sh >/dev/null; done
 }
 beside "programs that tests need, beside build and checks" fetch
 fetch=$!
@@ -38,7 +38,8 @@ CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
 CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
 CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
 CLOUD_SANDBOX_POSTGRES=$(scripts/postgres.sh)
-export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_MCP_CLIENTS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE CLOUD_SANDBOX_POSTGRES
+CLOUD_SANDBOX_REDIS=$(scripts/redis.sh)
+export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_MCP_CLIENTS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE CLOUD_SANDBOX_POSTGRES CLOUD_SANDBOX_REDIS
 
 step "sentries and links, for real"
 gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/engine/gvisor/sentryhost/server ./internal/engine/gvisor
@@ -46,6 +47,9 @@ gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/engine/gvi
 step "records in PostgreSQL"
 # Built as the unit tests are.
 CGO_ENABLED=1 gotest -race -vet=off -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' -count=1 -timeout 20m -run Postgres ./internal/store/sqlstore
+
+step "rate limits in Redis"
+CGO_ENABLED=1 gotest -race -vet=off -gcflags=all=-dwarf=false -count=1 -timeout 10m ./internal/catalogue/ratelimit/redis
 
 step "end to end"
 # One more at once than there are processors: some wait for minutes, for what the

@@ -92,8 +92,10 @@ type Config struct {
 	// NameServers answer Sandboxes' DNS queries instead of the host's, each ADDRESS:PORT;
 	// at most MaxNameServers.
 	NameServers []string
-	// RateLimits bound the request rate of each caller.
+	// RateLimits bound the request rate of each caller. Gateways with the same Redis count
+	// requests together; nil: each by itself.
 	RateLimits ratelimit.Rules
+	Redis      *ratelimit.Address
 	// TrustedProxies are proxies whose statement of a client's address is believed.
 	TrustedProxies []netip.Prefix
 	LogLevel       slog.Level
@@ -214,7 +216,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_S3_CREDENTIALS_FILE", func(c *Config, v string) (err error) { c.Blobs.CredentialsFile, err = filepath.Abs(v); return }},
 	{"", "SANDBOX_IMAGE", func(c *Config, v string) error { c.SandboxImage = v; return nil }},
 	{"", "CLOUD_SANDBOX_INEXACT_IMAGES", func(c *Config, v string) (err error) { c.InexactImages, err = parseBool(v); return }},
-	{"", "RATE_LIMITS", func(c *Config, v string) (err error) { c.RateLimits, err = ratelimit.Parse(v); return }},
+	{"", "RATE_LIMITS", func(c *Config, v string) (err error) { c.RateLimits, c.Redis, err = ratelimit.Parse(v); return }},
 	{"", "CLOUD_SANDBOX_TRUSTED_PROXIES", func(c *Config, v string) (err error) { c.TrustedProxies, err = parseProxies(v); return }},
 	{"", "CLOUD_SANDBOX_DOMAIN", func(c *Config, v string) (err error) { c.Domain, err = parseDomain(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_CERT", func(c *Config, v string) (err error) { c.TLSCert, err = filepath.Abs(v); return }},

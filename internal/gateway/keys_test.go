@@ -170,6 +170,25 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
+// Gateways with one Limiter admit together what it admits.
+func TestSharedRateLimits(t *testing.T) {
+	t.Parallel()
+	shared := ratelimit.New(ratelimit.Rules{ratelimit.Read: {PerSecond: 0.001, Burst: 3}})
+	share := func(c *gateway.Config) {
+		c.Limiter = shared
+		c.Limits = ratelimit.Rules{ratelimit.Read: {PerSecond: 1, Burst: 1}} // does not apply
+	}
+	f, g := newFixture(t, share), newFixture(t, share)
+	statuses := map[int]int{}
+	for range 3 {
+		statuses[f.Do("GET", "/api/v1/sessions", "").Status]++
+		statuses[g.Do("GET", "/api/v1/sessions", "").Status]++
+	}
+	if statuses[200] != 3 || statuses[429] != 3 {
+		t.Errorf("the answers of two gateways: %v", statuses)
+	}
+}
+
 // A token that was signed here is known as ours also where it is not accepted.
 func TestSigned(t *testing.T) {
 	t.Parallel()

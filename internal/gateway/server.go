@@ -146,8 +146,11 @@ type Config struct {
 	// TrustedProxies are the addresses of proxies whose forwarding headers are trusted;
 	// none: the client is the peer of its connection.
 	TrustedProxies []netip.Prefix
-	// Limits are the rate limits of each caller; nil: none.
+	// Limits are the rate limits of each caller, which this process counts requests
+	// against; nil: none.
 	Limits ratelimit.Rules
+	// Limiter decides in place of Limits; nil: Limits do.
+	Limiter limiter
 	// Event receives events for the operator; nil: they are dropped.
 	Event func(sandbox.Event)
 	// Dev gives a token to any client on this machine.
@@ -160,6 +163,12 @@ type Config struct {
 	Drain time.Duration
 }
 
+// limiter counts requests against the rate limits of their callers. Take waits only
+// briefly, and decides in any case.
+type limiter interface {
+	Take(caller string, class ratelimit.Class, now time.Time) ratelimit.Decision
+}
+
 // Server answers every request of a client. It is an http.Handler; Run serves
 // it with the right limits.
 type Server struct {
@@ -167,7 +176,7 @@ type Server struct {
 	api        *rest.API
 	e2b        *e2b.API
 	traffic    *traffic.Proxy
-	limits     *ratelimit.Limiter
+	limits     limiter
 	guests     *execution.Guests
 	services   []rpc.Service                   // of Connect and gRPC
 	procedures map[string]*catalogue.Operation // of services, by the URL's path
@@ -201,8 +210,11 @@ func New(c Config) *Server {
 	c.Sandboxes, c.Lifecycle, c.Updates = auditedReader{c.Sandboxes}, auditedLifecycle{c.Lifecycle}, auditedUpdates{c.Updates}
 	c.Snapshots, c.SnapshotFiles = auditedSnapshots{c.Snapshots, c.Sandboxes}, auditedFiles{c.SnapshotFiles}
 	s := &Server{
-		Config: c, limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
+		Config: c, limits: c.Limiter, draining: make(chan struct{}),
 		metrics: newMetrics(c.Registry), memory: spool.NewMemory(messageMemory, messageMemory/2),
+	}
+	if s.limits == nil {
+		s.limits = ratelimit.New(c.Limits)
 	}
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
 	ports := signing.NewPorts(c.TrafficToken, nil)

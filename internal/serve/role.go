@@ -96,15 +96,17 @@ func (r *role) useHome() (close func()) {
 	return home.Close
 }
 
-func (r *role) gateway(_ context.Context, parts *run.Parts) error {
+func (r *role) gateway(ctx context.Context, parts *run.Parts) error {
 	closeHome := r.useHome()
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
+	r.openLimiter(ctx)
 	door, err := r.door(lifeOf(r.sandboxes(), r.store), nodes, r.nodeNames)
 	if err != nil {
 		return err
 	}
 	r.followBuilds(parts, door)
 	r.startACME(parts)
+	r.startLimiter(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
 		defer closeHome()
 		defer nodes.Close()

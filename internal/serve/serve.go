@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit/redis"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
@@ -126,6 +127,7 @@ type joined struct {
 	points    *failpoint.Points    // nil: off
 	hooks     *webhook.Sender
 	acme      *acme.Certificates // nil: no ACME
+	limiter   *redis.Limiter     // nil: rate limits of this process alone
 }
 
 // open opens the dependencies of every process.
@@ -196,6 +198,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	placement := scheduler.New(j.store, nil, j.log)
 	manager = j.manager(j.store, newLives(j.registry, j.store, func() bool { return true }), n, placement, 0)
 	names := func(context.Context) ([]string, error) { return []string{nodeName}, nil }
+	j.openLimiter(ctx)
 	door, err := j.door(manager, n, names)
 	if err != nil {
 		return nil, err
@@ -212,6 +215,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	parts.Start("node", ended(n.Run))
 	j.startOffload(parts)
 	j.startACME(parts)
+	j.startLimiter(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error { return door.Run(ctx, j.listeners...) }))
 	return parts, nil
 }
@@ -312,7 +316,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		records = j.shared.SharedBuilds()
 	}
 	apiKeys := keys.New(j.store, j.log)
-	return gateway.New(gateway.Config{
+	c := gateway.Config{
 		Version: j.cfg.Version,
 		TLS:     secure, DevAuthority: devAuthority,
 		Sandboxes: sandboxes, Lifecycle: sandboxes, Updates: sandboxes, Snapshots: sandboxes, SnapshotFiles: sandboxes, Volumes: sandboxes,
@@ -334,7 +338,25 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		NewGuest: func(id string, dial execution.Dial) execution.Guest {
 			return client.New(client.Dial(dial), client.WithToken(guest.AccessToken(j.seed, id)))
 		},
-	}), nil
+	}
+	if j.limiter != nil {
+		c.Limiter = j.limiter
+	}
+	return gateway.New(c), nil
+}
+
+// openLimiter has this process count requests together with other gateways, if that is
+// configured. It comes before door, and startLimiter after it.
+func (j *joined) openLimiter(ctx context.Context) {
+	if j.cfg.Redis != nil {
+		j.limiter = redis.Open(ctx, redis.Config{Address: *j.cfg.Redis, Rules: j.cfg.RateLimits, Log: j.log, Registry: j.registry})
+	}
+}
+
+func (j *joined) startLimiter(parts *run.Parts) {
+	if j.limiter != nil {
+		parts.Start("rate limits", ended(j.limiter.Run))
+	}
 }
 
 // certificates is the TLS configuration for clients; nil: no TLS. It sets j.acme for an

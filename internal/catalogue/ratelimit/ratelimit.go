@@ -1,8 +1,9 @@
 // Package ratelimit limits the request rate of each caller and class of requests, by
-// token buckets in memory.
+// token buckets in memory. Its package redis has the buckets of several gateways.
 package ratelimit
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -50,31 +51,65 @@ func Defaults() Rules {
 	}
 }
 
-// Parse changes the Defaults by a text like "create=5:50,execute=10:40": requests a
-// second, and burst. "off" means no limits at all; "class=off" none for one.
-func Parse(text string) (Rules, error) {
-	rules := Defaults()
+// Parse reads a list of items separated by commas. An item like "create=5:50" changes the
+// Defaults: requests a second, and burst; "create=off" means no limit for that Class. One
+// item may be the address of a Redis server, as ParseAddress takes it; nil: there is none.
+// "off" alone means no limits at all. Errors never quote a password.
+func Parse(text string) (Rules, *Address, error) {
 	if text == "off" {
-		return nil, nil
+		return nil, nil, nil
 	}
+	rules := Defaults()
+	var address *Address
 	for item := range strings.SplitSeq(text, ",") {
-		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
-		class := Class(name)
-		if _, known := Defaults()[class]; !ok || !known {
-			return nil, fmt.Errorf(`%q is not a limit: write class=PER_SECOND:BURST or class=off, with a class of %s; or "off" alone`, item, classes())
-		}
-		if value == "off" {
-			delete(rules, class)
+		item = strings.TrimSpace(item)
+		if isAddress(item) {
+			if address != nil {
+				return nil, nil, errors.New("the address of Redis is listed twice: gateways share one server")
+			}
+			a, err := ParseAddress(item)
+			if err != nil {
+				return nil, nil, err
+			}
+			address = &a
 			continue
 		}
-		rule, err := parseRule(value)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+		if err := rules.change(item, quotable(text)); err != nil {
+			return nil, nil, err
 		}
-		rules[class] = rule
 	}
-	return rules, nil
+	return rules, address, nil
 }
+
+// change applies one item to rules. An error quotes the item only if quote is set.
+func (rules Rules) change(item string, quote bool) error {
+	name, value, ok := strings.Cut(item, "=")
+	class := Class(name)
+	if _, known := Defaults()[class]; !ok || !known {
+		which := "one of its items"
+		if quote {
+			which = strconv.Quote(item)
+		}
+		return fmt.Errorf(`%s is not a limit: write class=PER_SECOND:BURST or class=off, with a class of %s; redis://HOST:PORT beside them, with special characters of its password percent-encoded; or "off" alone`, which, classes())
+	}
+	if value == "off" {
+		delete(rules, class)
+		return nil
+	}
+	rule, err := parseRule(value)
+	if err != nil && !quote {
+		return fmt.Errorf("%s: its value is not PER_SECOND:BURST, like 5:50", name)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	rules[class] = rule
+	return nil
+}
+
+// quotable reports whether errors may quote items of text. A part of an address that was
+// cut at a comma may be a part of its password.
+func quotable(text string) bool { return !strings.ContainsAny(text, "@/") }
 
 func classes() string {
 	var names []string
@@ -130,6 +165,18 @@ type Decision struct {
 	Wait      time.Duration // when not OK: until the next request passes
 }
 
+// Decide returns the Decision for a request that a bucket of this Rule admitted or not, and
+// that left tokens in it.
+func (r Rule) Decide(ok bool, tokens float64) Decision {
+	d := Decision{Limited: true, Rule: r, OK: ok}
+	d.Remaining = int(math.Max(0, math.Floor(tokens)))
+	d.Reset = seconds((float64(r.Burst) - tokens) / r.PerSecond)
+	if !ok {
+		d.Wait = seconds((1 - tokens) / r.PerSecond)
+	}
+	return d
+}
+
 // Take takes one request out of a caller's bucket.
 func (l *Limiter) Take(caller string, class Class, now time.Time) Decision {
 	rule, ok := l.rules[class]
@@ -138,20 +185,20 @@ func (l *Limiter) Take(caller string, class Class, now time.Time) Decision {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.buckets[bucketKey{caller, class}]
+	b := l.bucket(bucketKey{caller, class}, rule, now)
+	admitted := b.AllowN(now, 1)
+	return rule.Decide(admitted, b.TokensAt(now))
+}
+
+// bucket returns the bucket of a caller and Class. The caller holds l.mu.
+func (l *Limiter) bucket(key bucketKey, rule Rule, now time.Time) *rate.Limiter {
+	b := l.buckets[key]
 	if b == nil {
 		l.makeRoom(now)
 		b = rate.NewLimiter(rate.Limit(rule.PerSecond), rule.Burst)
-		l.buckets[bucketKey{caller, class}] = b
+		l.buckets[key] = b
 	}
-	d := Decision{Limited: true, Rule: rule, OK: b.AllowN(now, 1)}
-	tokens := b.TokensAt(now)
-	d.Remaining = int(math.Max(0, math.Floor(tokens)))
-	d.Reset = seconds((float64(rule.Burst) - tokens) / rule.PerSecond)
-	if !d.OK {
-		d.Wait = seconds((1 - tokens) / rule.PerSecond)
-	}
-	return d
+	return b
 }
 
 func seconds(s float64) time.Duration { return time.Duration(math.Max(0, s) * float64(time.Second)) }

@@ -38,7 +38,7 @@ func TestParse(t *testing.T) {
 		{"create=5:99999999", nil, "PER_SECOND:BURST"},
 		{"off,create=5:50", nil, "is not a limit"},
 	} {
-		got, err := Parse(tt.text)
+		got, _, err := Parse(tt.text)
 		if tt.says != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%q: %v, %v, want %q", tt.text, got, err, tt.says)
@@ -53,11 +53,11 @@ func TestParse(t *testing.T) {
 
 // What Parse takes are limits that can be kept.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"create=5:50", "off", "read=off,write=0.1:1", "create=1e309:1", "=:", "create=0x1p-1074:1"} {
+	for _, seed := range []string{"create=5:50", "off", "read=off,write=0.1:1", "create=1e309:1", "=:", "create=0x1p-1074:1", "redis://:p%2C@h:1/2,create=1:1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		rules, err := Parse(text)
+		rules, _, err := Parse(text)
 		if err != nil {
 			return
 		}
