@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,7 +32,7 @@ func example(t *testing.T, name string, changes ...string) (node, script string)
 	if err := os.WriteFile(script, []byte(strings.NewReplacer(changes...).Replace(string(text))), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	sdk, err := exec.Command("../../scripts/typescript-env.sh").Output()
+	sdk, err := rig.Command("../../scripts/typescript-env.sh").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +173,7 @@ func TestAgentSDKInSandbox(t *testing.T) {
 	if err != nil || len(binaries) == 0 {
 		t.Fatal("the package has no program ", err)
 	}
-	if out, err := exec.Command("cp", binaries[0], filepath.Join(context, "claude")).CombinedOutput(); err != nil {
+	if out, err := rig.Command("cp", binaries[0], filepath.Join(context, "claude")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dockerfile := "FROM base\nCOPY --chmod=755 claude /usr/local/bin/claude\n" // npm needs the Internet
