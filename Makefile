@@ -103,6 +103,10 @@ test: ## everything real: check's tests, end to end with gVisor, SDK, attacks; e
 test-cgroup2: $(OUT)/cloud-sandbox ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
 	@scripts/cgroup2.sh
 
+.PHONY: test-systemd
+test-systemd: build ## boot a Debian with systemd in an emulated machine, with the packages in it: twenty minutes
+	@DATA='$(DATA)' scripts/test-systemd.sh
+
 .PHONY: test-templates
 test-templates: build ## build claude, codex, desktop and code-interpreter-v1 and use them with E2B's SDKs: ten minutes, 4 GiB
 	@for t in base code-interpreter-v1 claude codex desktop; do CLOUD_SANDBOX_URL= bin/cloud-sandbox template build $$t --data $(DATA) || exit; done

@@ -119,3 +119,7 @@ func CodeOf(err error) Code {
 	}
 	return Internal
 }
+
+// ErrUnknown is the cause of an error about a path, field, parameter or procedure that
+// this server does not know, and that another version may know.
+var ErrUnknown = errors.New("not in this version of the API")

@@ -3,6 +3,7 @@
 # control groups are v2, in an emulated machine: for hosts that have v1. It needs no
 # KVM and takes some seven minutes. The kernel comes from this machine's Debian mirror.
 # Usage: cgroup2.sh [arguments of the test binary, such as -test.run X]
+#        cgroup2.sh --kernel    prints the file of the kernel, and does no more
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install.sh cgroup2
@@ -17,6 +18,10 @@ if [[ ! -e $at/$image ]]; then
   (cd "$debs" && apt-get -o APT::Sandbox::User=root download -qq "$image" && dpkg-deb -x "$image"_*.deb root)
   mv "$debs"/root/boot/vmlinuz-* "$at/$image"
   rm -rf "$debs"
+fi
+if [[ ${1:-} == --kernel ]]; then
+  echo "$at/$image"
+  exit
 fi
 
 [[ -d $DATA/templates/images ]] || { echo "cgroup2: there is no template base: make test or make run builds it" >&2; exit 1; }

@@ -60,6 +60,7 @@ python=$(scripts/python-env.sh)
 (cd sdk/python && "$python/ruff" check . && "$python/ruff" format --check . && "$python/mypy" && "$python/pytest" -q --durations=5)
 "$python/ruff" check tests/docs tests/ecosystem
 "$python/python" -m unittest discover -q tests/docs
+"$python/python" -m unittest discover -q tests/ecosystem
 step_ends
 echo
 echo "check: all is well"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, saying what for.
-# Usage: install.sh run|test|bench|ecosystem|cgroup2
+# Usage: install.sh run|test|bench|ecosystem|cgroup2|systemd
 set -euo pipefail
 
 # binary or file, package, what it is for
@@ -35,6 +35,9 @@ cgroup2=(
   "qemu-system-x86_64|qemu-system-x86|emulates a machine"
   "/bin/busybox|busybox-static|is what there is in it"
   "cpio|cpio|packs it"
+)
+systemd=("${cgroup2[@]}"
+  "debootstrap|debootstrap|makes the Debian that is booted"
 )
 
 present() {

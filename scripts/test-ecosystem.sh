@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make test-ecosystem`: runs the packages of tests/ecosystem against a fresh server, and
-# prints a line for each. PACKAGES names those to run; all, if it is empty.
+# prints a line for each. PACKAGES names those to run; all, if it is empty. JOBS is how
+# many of each language run at once; by default as many as there are processors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,15 +16,18 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export ECOSYSTEM_RESULTS=$work/results
+export ECOSYSTEM_RESULTS=$work/results ECOSYSTEM_CONFIG=$work/config CLOUD_SANDBOX=$PWD/bin/cloud-sandbox
+export JOBS=${JOBS:-$(nproc)}
 touch "$ECOSYSTEM_RESULTS"
-variables=$(XDG_CONFIG_HOME=$work/config bin/cloud-sandbox e2b env)
-eval "$variables"
-export CLOUD_SANDBOX_API_KEY=$E2B_API_KEY CLOUD_SANDBOX=$PWD/bin/cloud-sandbox
 
 broken=0
+declare -A runs=()
 for run in tests/ecosystem/*/run.sh; do
-  "$run" || { echo "$run: ended with status $?" >&2; broken=1; }
+  "$run" &
+  runs[$!]=$run
+done
+for pid in "${!runs[@]}"; do
+  wait "$pid" || { echo "${runs[$pid]}: ended with status $?" >&2; broken=1; }
 done
 
 echo

@@ -39,7 +39,7 @@ func (s *Server) handle(rt route) http.Handler {
 		defer begin()
 
 		who, err := s.answer(rt, out, r.WithContext(out.audit.withAuditing(ctx)))
-		err = s.withVersions(r, err)
+		err = s.withVersions(rt, r, err)
 		err = settleAudit(out.audit, out, r, err)
 		if errors.Is(err, sandbox.ErrOverQuota) {
 			s.event(rt, r, sandbox.EventQuotaHit, who, string(sandbox.CodeOf(err)))

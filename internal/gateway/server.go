@@ -252,7 +252,7 @@ func New(c Config) *Server {
 	s.api.TemplateBuilds = sandboxbuild.Builds{TemplateBuilds: c.TemplateBuilds, Service: s.builds}
 	s.procedures = procedures(unaries(s.api))
 	s.services = rpc.Services(&rpc.API{
-		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.callIdempotently,
+		Guests: s.guests, Executions: s.api.Executions, TemplateBuilds: s.api.TemplateBuilds, Unary: unaryCalls(s.api), Once: s.callIdempotently, Explain: s.explainCall,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Lifecycle: c.Lifecycle, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, VolumeFiles: c.VolumeFiles, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
@@ -263,7 +263,7 @@ func New(c Config) *Server {
 		Records: c.Records, Nodes: c.Boots, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, OwnToken: s.ours, Log: c.Log,
 	})
 	s.api.Ports = s.traffic
-	s.mcp = mcp.NewHandler(inProcess{s}, s.draining)
+	s.mcp = mcp.NewHandler(c.Version, inProcess{s}, s.draining)
 	s.mux = s.newMux()
 	return s
 }
@@ -287,7 +287,14 @@ func (s *Server) newMux() *http.ServeMux {
 		slices.Sort(allowed)
 		mux.Handle(pattern(p), s.handle(missing(p, wrongMethod(strings.Join(allowed, ", ")))))
 	}
-	mux.Handle("/", s.handle(unmatched))
+	path, procedure := s.handle(unmatched), s.handle(unmatchedCall)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if rpc.IsCall(r) {
+			procedure.ServeHTTP(w, r)
+			return
+		}
+		path.ServeHTTP(w, r)
+	})
 	return mux
 }
 
@@ -318,13 +325,23 @@ func (s *Server) allRoutes() []route {
 }
 
 var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
-	return sandbox.Errorf(sandbox.NotFound, "no operation has this path; /docs lists the API").WithCause(rest.ErrUnknown)
+	return sandbox.Errorf(sandbox.NotFound, "no operation has this path; /docs lists the API").WithCause(sandbox.ErrUnknown)
 })
 
 // missing is the route of a request without an operation.
 func missing(path string, answer rest.Handler) route {
 	return route{binding{"", path, &catalogue.Operation{Anyone: true}, answer}, restSurface, catalogue.Streamed}
 }
+
+// unmatchedCall answers a call of Connect or gRPC that this server does not have, with
+// the code by which their clients recognize it.
+var unmatchedCall = func() route {
+	rt := missing("unmatched", func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
+		return sandbox.Errorf(sandbox.Unsupported, "this server does not have the procedure; reflection lists all").WithCause(sandbox.ErrUnknown)
+	})
+	rt.surface = connectSurface
+	return rt
+}()
 
 func wrongMethod(allow string) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {

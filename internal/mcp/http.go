@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -105,16 +104,12 @@ func Caller(ctx context.Context) *http.Request {
 	return r
 }
 
-// NewHandler returns a Handler whose tools call the API through way. Idle streams end
-// when draining is closed.
-func NewHandler(way http.RoundTripper, draining <-chan struct{}) *Handler {
+// NewHandler returns a Handler of a server of a version, empty for an unknown one, whose
+// tools call the API through way. Idle streams end when draining is closed.
+func NewHandler(version string, way http.RoundTripper, draining <-chan struct{}) *Handler {
 	h := &Handler{
 		client: client.NewOver("http://localhost", way), draining: draining, serving: map[Set]http.Handler{},
 		sessions: map[string]*httpSession{}, opening: map[sandbox.TenantID]int{}, posts: map[string]*post{},
-	}
-	version := ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
 	}
 	for _, set := range Sets() {
 		server := newServer(version, set, h.sessionOf)
@@ -229,7 +224,7 @@ func choose(r *http.Request) (Set, error) {
 	query := r.URL.Query()
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if known := []string{toolsParameter, sessionParameter, templateParameter}; !slices.Contains(known, name) {
-			return "", sandbox.Errorf(sandbox.Invalid, "unknown query parameter %q: /mcp knows %q", name, known)
+			return "", sandbox.Errorf(sandbox.Invalid, "unknown query parameter %q: /mcp knows %q", name, known).WithCause(sandbox.ErrUnknown)
 		}
 	}
 	if name := query.Get(sessionParameter); name != "" {

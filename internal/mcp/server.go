@@ -5,12 +5,14 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -53,17 +55,37 @@ func toolsOf(set Set) []tool {
 type sessionOf func(ctx context.Context, req *sdk.CallToolRequest) (context.Context, *Session, context.CancelFunc, error)
 
 // newServer returns an MCP server with a set of tools. It serves any number of
-// sessions.
+// sessions, and tells them its version.
 func newServer(version string, set Set, of sessionOf) *sdk.Server {
+	version = cmp.Or(strings.TrimPrefix(version, "v"), "unknown")
 	s := sdk.NewServer(&sdk.Implementation{Name: "cloud-sandbox", Title: "Cloud Sandbox", Version: version}, &sdk.ServerOptions{
 		Instructions: instructions(set),
 		// The server offers only tools, and they do not change during a session.
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
 	})
+	var names []string
 	for _, t := range toolsOf(set) {
 		t.add(s, of)
+		names = append(names, t.name)
 	}
+	s.AddReceivingMiddleware(knownTools(version, names))
 	return s
+}
+
+// knownTools refuses calls of tools that this version does not have, as of a client that
+// remembers those of another version.
+func knownTools(version string, names []string) sdk.Middleware {
+	return func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			if call, ok := req.(*sdk.CallToolRequest); ok && !slices.Contains(names, call.Params.Name) {
+				return nil, &jsonrpc.Error{
+					Code:    jsonrpc.CodeInvalidParams,
+					Message: fmt.Sprintf("unknown tool %.64q; the server has version %s, whose tools are %s", call.Params.Name, version, strings.Join(names, ", ")),
+				}
+			}
+			return next(ctx, method, req)
+		}
+	}
 }
 
 func instructions(set Set) string {

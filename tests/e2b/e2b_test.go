@@ -7,7 +7,6 @@ package e2b
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -60,7 +59,7 @@ func run(t *testing.T, env []string, name string, args ...string) {
 	if filepath.Base(name) == "python" {
 		args = append([]string{"-c", toTheEnd}, args...)
 	}
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := rig.CommandContext(ctx, name, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -119,7 +118,7 @@ func TestCommandLine(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, filepath.Join(sdks(t), "node"), append([]string{filepath.Join(dir, "js/node_modules/.bin/e2b"), "sandbox"}, args...)...)
+		cmd := rig.CommandContext(ctx, filepath.Join(sdks(t), "node"), append([]string{filepath.Join(dir, "js/node_modules/.bin/e2b"), "sandbox"}, args...)...)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "E2B_API_URL=" + w.url, "E2B_SANDBOX_URL=" + w.url, "E2B_API_KEY=" + w.key}
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ import (
 func environment(t *testing.T, s *rig.Server, with func(...string) []string, more ...string) (env []string, vars map[string]string, said string) {
 	t.Helper()
 	args := with(append([]string{s.Bin, "e2b", "env", "--url", s.URL, "--user-id", t.Name()}, more...)...)
-	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd := rig.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

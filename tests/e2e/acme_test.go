@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -90,7 +89,7 @@ func (a *authority) root() *x509.CertPool {
 func started(t *testing.T, env []string, program string, args ...string) (stop func()) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := exec.Command(program, args...)
+	cmd := rig.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -42,7 +41,7 @@ func auditOf(t *testing.T, c *rig.Client, query string) []auditEntry {
 
 // command runs the program on the server's data folder.
 func command(s *rig.Server, args ...string) (string, error) {
-	out, err := exec.Command(s.Bin, append(args, "--data", s.Data)...).CombinedOutput()
+	out, err := rig.Command(s.Bin, append(args, "--data", s.Data)...).CombinedOutput()
 	return string(out), err
 }
 
@@ -89,7 +88,7 @@ func TestAudit(t *testing.T) {
 		t.Errorf("of the operator the log says %+v", got)
 	}
 
-	ls := exec.Command(s.Bin, "audit", "ls", "--target", sb.ID, "--operation", "createSession", "--since", "1h", "--url", ours.URL)
+	ls := rig.Command(s.Bin, "audit", "ls", "--target", sb.ID, "--operation", "createSession", "--since", "1h", "--url", ours.URL)
 	ls.Env = append(os.Environ(), "CLOUD_SANDBOX_API_KEY="+ours.Token)
 	if out, err := ls.CombinedOutput(); err != nil || strings.Count(string(out), "\n") != 2 || !strings.Contains(string(out), sb.ID) {
 		t.Errorf("the command lists %s, %v", out, err)
@@ -97,7 +96,7 @@ func TestAudit(t *testing.T) {
 
 	last := verified(t, s)
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
-	export, err := exec.Command(s.Bin, "audit", "export", "--data", s.Data).Output()
+	export, err := rig.Command(s.Bin, "audit", "export", "--data", s.Data).Output()
 	if err != nil || !strings.Contains(string(export), sb.ID) || strings.Contains(string(export), secret) {
 		t.Fatalf("the export is %s, %v", export, err)
 	}

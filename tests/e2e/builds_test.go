@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -103,7 +102,7 @@ func imageOf(t *testing.T, root string) v1.Image {
 
 func tarOf(t *testing.T, root string) []byte {
 	t.Helper()
-	out, err := exec.Command("tar", "-C", root, "-cz", ".").Output()
+	out, err := rig.Command("tar", "-C", root, "-cz", ".").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +455,7 @@ func TestSavedImages(t *testing.T) {
 	if got := output(t, c, box.ID, "bash", "echo $FROM_IMAGE $MORE"); got != "yes too\n" {
 		t.Errorf("inside: %q", got)
 	}
-	if out, err := exec.Command("gzip", path).CombinedOutput(); err != nil {
+	if out, err := rig.Command("gzip", path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	sh.must(t, "template", "build", "saved:cli", "--source", "tar:image.tar.gz")

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -124,7 +123,7 @@ func TestCommandTemplate(t *testing.T) {
 		t.Errorf("inside: %q", got)
 	}
 	archive := filepath.Join(sh.folder, "root.tar.gz")
-	if out, err := exec.Command("tar", "-C", root, "-czf", archive, ".").CombinedOutput(); err != nil {
+	if out, err := rig.Command("tar", "-C", root, "-czf", archive, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	again := sh.try(t, "", "template", "build", "mine:2", "--source", "tar:root.tar.gz")

@@ -49,7 +49,7 @@ func newShell(t *testing.T, user string) *shell {
 
 // command is the binary with arguments, in the user's folder.
 func (sh *shell) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(sh.server.Bin, args...)
+	cmd := rig.Command(sh.server.Bin, args...)
 	cmd.Dir = sh.folder
 	cmd.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+sh.server.URL, "CLOUD_SANDBOX_USER_ID="+sh.user, "CLOUD_SANDBOX_API_KEY=")
 	return cmd
@@ -216,7 +216,7 @@ func TestWelcome(t *testing.T) {
 		Access string `json:"access_token"`
 	}
 	s.Anyone(t).Must(t, "POST", "/api/v1/auth/token", rig.Body{"user_id": "welcome", "role": "user"}, &token)
-	said, err := exec.Command("../../scripts/welcome.sh", s.URL, token.Access, s.Bin).Output()
+	said, err := rig.Command("../../scripts/welcome.sh", s.URL, token.Access, s.Bin).Output()
 	if err != nil || !strings.Contains(string(said), s.URL) || !strings.Contains(string(said), token.Access) {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -227,7 +227,7 @@ func TestWelcome(t *testing.T) {
 			continue
 		}
 		tried++
-		cmd := exec.Command("bash", "-c", command)
+		cmd := rig.Command("bash", "-c", command)
 		cmd.Dir = t.TempDir()
 		if out, err := cmd.Output(); err != nil || !strings.Contains(string(out), "42") {
 			t.Errorf("%s%v: %s", command, err, out)

@@ -11,7 +11,6 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -246,7 +245,7 @@ func TestPackagesForImages(t *testing.T) {
 	if err := os.WriteFile(file, []byte("by the command line"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(s.Bin, "template", "build", "packaged:2", "--source", "oci:"+nobody+"/debian:12", "--package", "greeting", "--file", file+":/srv/b", "--env", "WHOM=you", "--verbose")
+	cmd := rig.Command(s.Bin, "template", "build", "packaged:2", "--source", "oci:"+nobody+"/debian:12", "--package", "greeting", "--file", file+":/srv/b", "--env", "WHOM=you", "--verbose")
 	cmd.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+s.URL, "CLOUD_SANDBOX_USER_ID=packages", "CLOUD_SANDBOX_API_KEY=")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "CACHED [builder 1/2] install greeting") {
 		t.Fatalf("%v: %s", err, out)

@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +16,7 @@ type finding struct{ Check, Level, Detail, Fix string }
 // doctor runs the command and returns what it found, by check, and its exit code.
 func doctor(t *testing.T, bin string, args ...string) (map[string]finding, int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), bin, append([]string{"doctor", "--json"}, args...)...)
+	cmd := rig.CommandContext(t.Context(), bin, append([]string{"doctor", "--json"}, args...)...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	if cmd.ProcessState == nil {
@@ -84,7 +83,7 @@ func TestAddressOfAKilledServer(t *testing.T) {
 	rig.Need(t)
 	s := rig.Own(t, rig.Options{Pool: 1})
 	run := func() (string, error) {
-		cmd := exec.CommandContext(t.Context(), s.Bin, "ls", "--data", s.Data)
+		cmd := rig.CommandContext(t.Context(), s.Bin, "ls", "--data", s.Data)
 		cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
 		out, err := cmd.CombinedOutput()
 		return string(out), err

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,7 @@ import (
 func key(t *testing.T, s *rig.Server, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(s.Bin, append([]string{"key", "create", "--data", s.Data}, args...)...)
+	cmd := rig.Command(s.Bin, append([]string{"key", "create", "--data", s.Data}, args...)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("key create: %v: %s", err, stderr.Bytes())
@@ -52,27 +51,36 @@ func send(t *testing.T, c *rig.Client, method, path, body, name, value string) (
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "versions")
-	version, err := exec.Command(shared.Server(t).Bin, "--version").Output()
+	version, err := rig.Command(shared.Server(t).Bin, "--version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	own := strings.TrimPrefix(strings.TrimSpace(strings.TrimPrefix(string(version), "cloud-sandbox version ")), "v")
-	req, err := http.NewRequest("GET", c.URL+"/api/v1/later", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("User-Agent", "cloud-sandbox-python/99.0.0")
-	resp, err := c.HTTP.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "the client has version 99.0.0 and the server version " + own + ": update the older one"; !strings.Contains(string(body), want) {
-		t.Errorf("%s, want %q", body, want)
+	const later = "cloud-sandbox-python/99.0.0"
+	both := "the client has version 99.0.0 and the server version " + own + ": update the older one"
+	for name, tt := range map[string]struct{ method, path, body, agent, want string }{
+		"REST":                       {"GET", "/api/v1/later", "", later, both},
+		"Connect":                    {"POST", "/cloudsandbox.sandbox.v1.SandboxService/Later", "{}", later, both},
+		"Connect, by a field":        {"POST", "/cloudsandbox.sandbox.v1.SandboxService/Get", `{"later":1}`, later, both},
+		"Connect, without a version": {"POST", "/cloudsandbox.sandbox.v1.SandboxService/Get", `{"later":1}`, "connect-es/2", "the server has version " + own},
+		"MCP":                        {"POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, "t/1", `"version":"` + own + `"`},
+	} {
+		req, err := http.NewRequest(tt.method, c.URL+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for header, value := range map[string]string{"User-Agent": tt.agent, "Authorization": "Bearer " + c.Token, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			req.Header.Set(header, value)
+		}
+		resp, err := c.HTTP.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || !strings.Contains(string(body), tt.want) {
+			t.Errorf("%s: %s, %v, want %q", name, body, err, tt.want)
+		}
 	}
 }
 
@@ -84,7 +92,7 @@ func TestDoors(t *testing.T) {
 		Env: []string{"JWT_SECRET=0123456789abcdef0123456789abcdef", "RATE_LIMITS=execute=0.001:3"}, Strict: true, Pool: 1,
 	})
 	for _, command := range []string{"key", "token"} { // a slash is where a key vouches for its users
-		out, err := exec.Command(s.Bin, command, "create", "--tenant", "default/alice", "--data", s.Data).CombinedOutput()
+		out, err := rig.Command(s.Bin, command, "create", "--tenant", "default/alice", "--data", s.Data).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("no slash")) {
 			t.Errorf("%s create of a tenant with a slash: %v: %s", command, err, out)
 		}
@@ -132,7 +140,7 @@ func TestDoors(t *testing.T) {
 	brief.Token = made.Key
 	brief.Must(t, "GET", "/api/v1/sessions", nil, nil)
 	rotateKeys(t, s, admin, made.ID, brief)
-	if out, err := exec.Command(s.Bin, "key", "revoke", made.ID, "--data", s.Data).CombinedOutput(); err != nil {
+	if out, err := rig.Command(s.Bin, "key", "revoke", made.ID, "--data", s.Data).CombinedOutput(); err != nil {
 		t.Fatalf("revoke: %v: %s", err, out)
 	}
 	rig.Within(t, rig.Patience, "the refusal of a revoked key", func() bool {
@@ -163,7 +171,7 @@ func rotateKeys(t *testing.T, s *rig.Server, admin *rig.Client, id string, c *ri
 	for _, either := range []*rig.Client{c, next} {
 		either.Must(t, "GET", "/api/v1/sessions", nil, nil)
 	}
-	out, err := exec.Command(s.Bin, "key", "rotate", id, "--overlap", "0", "--data", s.Data).Output()
+	out, err := rig.Command(s.Bin, "key", "rotate", id, "--overlap", "0", "--data", s.Data).Output()
 	if err != nil {
 		t.Fatalf("rotate: %v", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +33,7 @@ SANDBOX=$(curl -s -X POST http://localhost:8080/api/v1/sandbox/acquire -H "Autho
 curl -s -X POST http://localhost:8080/api/v1/execute -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d "{\"sandbox_id\": \"$SANDBOX\", \"code\": \"print('Hello!')\", \"language\": \"python\"}"
 curl -s -X POST http://localhost:8080/api/v1/sandbox/release -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d "{\"sandbox_id\": \"$SANDBOX\"}"
 `
-	out, err := exec.Command("bash", "-c", strings.ReplaceAll(snippet, "http://localhost:8080", s.URL)).CombinedOutput()
+	out, err := rig.Command("bash", "-c", strings.ReplaceAll(snippet, "http://localhost:8080", s.URL)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

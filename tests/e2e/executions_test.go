@@ -170,7 +170,7 @@ func TestExactBytes(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	content, err := exec.Command("tar", "xzOf", archive, "t/x").Output()
+	content, err := rig.Command("tar", "xzOf", archive, "t/x").Output()
 	if got := fmt.Sprintf("%x", sha256.Sum256(content)); err != nil || got != sum {
 		t.Errorf("the archive holds %s, not %s: %v", got, sum, err)
 	}
@@ -283,10 +283,10 @@ func TestExecutionsOutliveTheServer(t *testing.T) {
 		all[name] = o
 	}
 	want := maps.Clone(lasting)
-	if python, err := filepath.Abs("../../.tools/venv/bin/python"); err != nil || exec.Command(python, "-c", "import httpx").Run() != nil {
+	if python, err := filepath.Abs("../../.tools/venv/bin/python"); err != nil || rig.Command(python, "-c", "import httpx").Run() != nil {
 		t.Log("the environment of the Python SDK is not there: scripts/python-env.sh makes it")
 	} else {
-		o := &command{cmd: exec.Command(python, "-c", withSDK, s.URL)}
+		o := &command{cmd: rig.Command(python, "-c", withSDK, s.URL)}
 		o.cmd.Env = append(os.Environ(), "PYTHONPATH=../../sdk/python/src")
 		o.cmd.Stdout, o.cmd.Stderr = &o.out, &o.err
 		if err := o.cmd.Start(); err != nil {

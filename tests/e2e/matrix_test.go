@@ -3,7 +3,6 @@ package e2e
 import (
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -53,7 +52,7 @@ func putJVM(t *testing.T, c *rig.Client, id string) {
 func putGo(t *testing.T, c *rig.Client, id string) {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "program")
-	build := exec.Command("go", "build", "-o", bin, filepath.Join("testdata", "matrix", "program.go"))
+	build := rig.Command("go", "build", "-o", bin, filepath.Join("testdata", "matrix", "program.go"))
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)

@@ -227,7 +227,7 @@ func TestLogin(t *testing.T) {
 	}
 	home := t.TempDir()
 	command := func(args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), s.Bin, args...)
+		cmd := rig.CommandContext(t.Context(), s.Bin, args...)
 		cmd.Env = []string{"HOME=" + home, "SSL_CERT_FILE=" + p.certificate, "CLOUD_SANDBOX_URL=" + s.URL, "PATH=" + os.Getenv("PATH"), "CLOUD_SANDBOX_DATA=" + home}
 		return cmd
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,7 +14,7 @@ import (
 // trust runs `cloud-sandbox trust` on the data folder of a server.
 func trust(t *testing.T, s *rig.Server, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(s.Bin, append(append([]string{"trust"}, args...), "--data", s.Data)...).CombinedOutput()
+	out, err := rig.Command(s.Bin, append(append([]string{"trust"}, args...), "--data", s.Data)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("trust %v: %v: %s", args, err, out)
 	}

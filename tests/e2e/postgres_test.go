@@ -3,7 +3,6 @@ package e2e
 import (
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,7 +78,7 @@ func TestServerInPostgres(t *testing.T) {
 	}
 
 	command := func(args ...string) (string, error) {
-		out, err := exec.Command(s.Bin, append(args, "--data", s.Data)...).CombinedOutput()
+		out, err := rig.Command(s.Bin, append(args, "--data", s.Data)...).CombinedOutput()
 		return string(out), err
 	}
 	if out, err := command("key", "create", "--tenant", "acme", "--name", "ci"); err != nil || !strings.Contains(out, "role user") {

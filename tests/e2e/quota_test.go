@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -63,7 +62,7 @@ func TestQuota(t *testing.T) {
 	}
 
 	tenant := func(args ...string) string {
-		out, err := exec.Command(s.Bin, append(append([]string{"tenant", "quota", "dev:bounded"}, args...), "--data", s.Data)...).CombinedOutput()
+		out, err := rig.Command(s.Bin, append(append([]string{"tenant", "quota", "dev:bounded"}, args...), "--data", s.Data)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -90,7 +89,7 @@ func TestSnapshotsOfATenantAreBounded(t *testing.T) {
 	c := s.Client(t, "keeper")
 	quota := func(text string) {
 		t.Helper()
-		if out, err := exec.Command(s.Bin, "tenant", "quota", "dev:keeper", text, "--data", s.Data).CombinedOutput(); err != nil {
+		if out, err := rig.Command(s.Bin, "tenant", "quota", "dev:keeper", text, "--data", s.Data).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

@@ -26,7 +26,7 @@ func TestWhichInstallation(t *testing.T) {
 	// run returns what a command says, and how it ends.
 	run := func(env []string, args ...string) (out, errs string, code int) {
 		t.Helper()
-		cmd := exec.Command(here.Bin, args...)
+		cmd := rig.Command(here.Bin, args...)
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr

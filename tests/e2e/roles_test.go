@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -51,7 +50,7 @@ func TestRolesTellWhoTheyAre(t *testing.T) {
 			}
 		}
 	}
-	cli := exec.Command(r.Bin, "--data", r.Data, "ls") // as of one server: the data folder says where it answers
+	cli := rig.Command(r.Bin, "--data", r.Data, "ls") // as of one server: the data folder says where it answers
 	if out, err := cli.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v", out, err)
 	}
@@ -257,7 +256,7 @@ func TestRolesThatCannotStart(t *testing.T) {
 		{"of the node", []string{"env", "CLOUD_SANDBOX_EGRES=none", bin("node"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"the nearest is CLOUD_SANDBOX_EGRESS."}},
 		{"a bad URL", []string{"env", "CLOUD_SANDBOX_SCHEDULER_URL=ftp://x", bin("session-manager"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"CLOUD_SANDBOX_SCHEDULER_URL", "unix:/PATH"}},
 	} {
-		cmd := exec.Command(tt.args[0], tt.args[1:]...)
+		cmd := rig.Command(tt.args[0], tt.args[1:]...)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0"}
 		cmd.Dir = "/"
 		kill := time.AfterFunc(rig.Patience, func() { _ = cmd.Process.Kill() })
@@ -288,7 +287,7 @@ func public(t *testing.T, program string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	to := filepath.Join(dir, filepath.Base(program))
-	if out, err := exec.Command("install", "-m", "755", program, to).CombinedOutput(); err != nil {
+	if out, err := rig.Command("install", "-m", "755", program, to).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -301,7 +300,7 @@ func public(t *testing.T, program string) string {
 func TestRunAll(t *testing.T) {
 	t.Parallel()
 	r := rig.PrepareRoles(t, rig.Options{})
-	cmd := exec.Command("../../scripts/run-all.sh")
+	cmd := rig.Command("../../scripts/run-all.sh")
 	cmd.Env = append(r.Env(), "BIN="+filepath.Dir(r.Bin), "DATA="+r.Data, "ADDR="+r.Addr)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -376,7 +375,7 @@ func TestRunAllEndsEarly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command("../../scripts/run-all.sh")
+	cmd := rig.Command("../../scripts/run-all.sh")
 	cmd.Env = append(r.Env(), "BIN="+filepath.Dir(r.Bin), "DATA="+r.Data, "ADDR="+r.Addr)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

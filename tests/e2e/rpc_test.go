@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -497,7 +496,7 @@ func TestGrpcurl(t *testing.T) {
 	c := srv.Client(t, "grpcurl")
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := exec.Command(tool, append([]string{"-plaintext"}, args...)...).CombinedOutput()
+		out, err := rig.Command(tool, append([]string{"-plaintext"}, args...)...).CombinedOutput()
 		if err != nil && !strings.HasPrefix(string(out), "ERROR:") {
 			t.Fatalf("grpcurl %q: %v: %s", args, err, out)
 		}

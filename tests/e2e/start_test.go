@@ -20,7 +20,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 	s := shared.Server(t)
 	empty := openFolder(t)
 	public := filepath.Join("/var/tmp", filepath.Base(s.Data)+"-binary") // where nobody can reach it
-	if out, err := exec.Command("install", "-m", "755", s.Bin, public).CombinedOutput(); err != nil {
+	if out, err := rig.Command("install", "-m", "755", s.Bin, public).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() { os.Remove(public) })
@@ -52,7 +52,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, tt.args[0], tt.args[1:]...)
+			cmd := rig.CommandContext(ctx, tt.args[0], tt.args[1:]...)
 			cmd.Dir = "/"
 			cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 			cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0"}, tt.env...)
@@ -142,7 +142,7 @@ func TestOutsideDevMode(t *testing.T) {
 	if code, raw, err := c.Do("POST", "/api/v1/auth/token", rig.Body{"user_id": "x", "role": "admin"}); err != nil || code != 403 {
 		t.Errorf("a token answers %d %s %v", code, raw, err)
 	}
-	cmd := exec.Command(s.Bin, "token", "create", "--tenant", "acme", "--data", s.Data)
+	cmd := rig.Command(s.Bin, "token", "create", "--tenant", "acme", "--data", s.Data)
 	cmd.Env = append(os.Environ(), secret)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

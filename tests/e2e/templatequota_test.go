@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,7 +29,7 @@ func noisy(t *testing.T, programs ...string) []byte {
 // setQuota sets the quota of a tenant on the command line, and returns what that says.
 func setQuota(t *testing.T, s *rig.Server, tenant, quota string) string {
 	t.Helper()
-	out, err := exec.Command(s.Bin, "tenant", "quota", tenant, quota, "--data", s.Data).CombinedOutput()
+	out, err := rig.Command(s.Bin, "tenant", "quota", tenant, quota, "--data", s.Data).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,7 +31,7 @@ done
 chmod 755 "$0"`
 	args := append([]string{"-c", script, root}, "sh", "bash", "sleep", "cat", "env", "id", "touch", "tar", "mkdir")
 	args = append(args, programs...)
-	if out, err := exec.Command("bash", args...).CombinedOutput(); err != nil {
+	if out, err := rig.Command("bash", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return root
@@ -41,7 +40,7 @@ chmod 755 "$0"`
 // template runs the command line's template subcommand on the server's folder.
 func templateCLI(t *testing.T, s *rig.Server, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.Command(s.Bin, append([]string{"template"}, append(args, "--data", s.Data)...)...)
+	cmd := rig.Command(s.Bin, append([]string{"template"}, append(args, "--data", s.Data)...)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()

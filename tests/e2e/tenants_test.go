@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +53,7 @@ func TestTenants(t *testing.T) {
 	other.Run(t, others, "bash", "true", nil)
 
 	command := func(args ...string) (string, error) {
-		out, err := exec.Command(s.Bin, append(append([]string{"tenant"}, args...), "--data", s.Data)...).CombinedOutput()
+		out, err := rig.Command(s.Bin, append(append([]string{"tenant"}, args...), "--data", s.Data)...).CombinedOutput()
 		return string(out), err
 	}
 	do := func(args ...string) string {
@@ -90,7 +89,7 @@ func TestTenants(t *testing.T) {
 	if text := do("create", "acme", "--name", "Acme Ltd", "--json"); !strings.Contains(text, `"name":"Acme Ltd"`) {
 		t.Errorf("create prints %s", text)
 	}
-	secret, err := exec.Command(s.Bin, "key", "create", "--tenant", "acme", "--data", s.Data).Output()
+	secret, err := rig.Command(s.Bin, "key", "create", "--tenant", "acme", "--data", s.Data).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

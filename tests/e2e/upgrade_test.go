@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,7 +32,7 @@ func otherParts(t *testing.T) (bin string) {
 		if _, err := os.Stat(filepath.Join(stage, part)); err != nil {
 			t.Skipf("the parts are not beside the binary: %v", err)
 		}
-		if out, err := exec.Command("cp", filepath.Join(stage, part), dir).CombinedOutput(); err != nil {
+		if out, err := rig.Command("cp", filepath.Join(stage, part), dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -68,12 +67,12 @@ var gvisorNamed = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	sentry := filepath.Join(dir, "sentry")
-	edits, err := exec.Command("../../scripts/gvisor.sh").Output()
+	edits, err := rig.Command("../../scripts/gvisor.sh").Output()
 	if err != nil {
 		return nil, err
 	}
 	args := append([]string{"build"}, strings.Fields(string(edits))...)
-	cmd := exec.Command("go", append(args, "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextGVisor, "-o", sentry, "../../cmd/sentry")...)
+	cmd := rig.Command("go", append(args, "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextGVisor, "-o", sentry, "../../cmd/sentry")...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false") // as the Makefile does
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
@@ -446,7 +445,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 		c.Must(t, "DELETE", "/api/v1/sessions/"+f.ID, nil, nil)
 	}
 
-	told, err := exec.Command(s.Bin, "builds", "--data", s.Data, "--json").Output()
+	told, err := rig.Command(s.Bin, "builds", "--data", s.Data, "--json").Output()
 	var known []struct {
 		Build, GVisor    string
 		Running          bool

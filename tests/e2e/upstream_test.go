@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -114,7 +113,7 @@ except OSError as e: print(type(e).__name__)'`: "ConnectionRefusedError\n",
 	if reasons["tcp 1.2.3.5"] != forbidden || !strings.Contains(reasons["udp 1.2.3.4"], "carries no UDP") {
 		t.Errorf("the log tells %+v", log)
 	}
-	cli := exec.Command(s.Bin, "network", "log", "behind")
+	cli := rig.Command(s.Bin, "network", "log", "behind")
 	cli.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+s.URL, "CLOUD_SANDBOX_USER_ID=company", "CLOUD_SANDBOX_API_KEY=")
 	if out, err := cli.CombinedOutput(); err != nil || !strings.Contains(string(out), forbidden) {
 		t.Errorf("network log: %v\n%s", err, out)
@@ -137,7 +136,7 @@ func checkProxiedBuilds(t *testing.T, s *rig.Server, c *rig.Client, proxy *compa
 	if b.State != "failed" || b.Error == nil || !strings.Contains(b.Error.Message, "the upstream proxy refuses the connection (403 Forbidden)") || !proxy.heard("CONNECT 1.2.3.7:443") {
 		t.Errorf("a tenant's build: %+v", b)
 	}
-	cmd := exec.Command(s.Bin, "template", "build", "x", "--source", "oci:1.2.3.8/team/tool:1", "--bare", "--data", s.Data)
+	cmd := rig.Command(s.Bin, "template", "build", "x", "--source", "oci:1.2.3.8/team/tool:1", "--bare", "--data", s.Data)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.Contains(strings.ToLower(v), "_proxy=") })
 	cmd.Env = append(cmd.Env, "CLOUD_SANDBOX_UPSTREAM_PROXY="+proxy.at)
 	var out bytes.Buffer

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -87,7 +86,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("another tenant is told %+v", other)
 	}
 	operatorSees(t, s, last.Seconds)
-	cmd := exec.Command(s.Bin, "usage", "--by", "sandbox", "--url", s.URL, "--user-id", "metered")
+	cmd := rig.Command(s.Bin, "usage", "--by", "sandbox", "--url", s.URL, "--user-id", "metered")
 	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte(sb.ID)) || !strings.Contains(string(out), "USD") {
 		t.Errorf("the command says %s, %v", out, err)
 	}
@@ -184,7 +183,7 @@ func overEgress(t *testing.T, s *rig.Server, c *rig.Client, sent int64, url stri
 func operatorSees(t *testing.T, s *rig.Server, seconds float64) {
 	t.Helper()
 	ask := func(role, method, path string) (int, string) {
-		out, err := exec.Command(s.Bin, "key", "create", "--tenant", "ops", "--role", role, "--data", s.Data).Output()
+		out, err := rig.Command(s.Bin, "key", "create", "--tenant", "ops", "--role", role, "--data", s.Data).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -56,7 +55,7 @@ func TestUsersOfTenants(t *testing.T) {
 
 	// The command line, as the lead.
 	user := func(args ...string) (string, error) {
-		cmd := exec.Command(s.Bin, append(append([]string{"user"}, args...), "--url", s.URL)...)
+		cmd := rig.Command(s.Bin, append(append([]string{"user"}, args...), "--url", s.URL)...)
 		cmd.Env = append(cmd.Environ(), "CLOUD_SANDBOX_API_KEY="+lead.Token)
 		out, err := cmd.CombinedOutput()
 		return string(out), err

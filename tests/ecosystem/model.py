@@ -6,15 +6,18 @@ Usage: model.py SCRIPT PROGRAM [ARGUMENT...]
 SCRIPT is a JSON file with the answers of the model, in order, one for each request:
 
     [
-      {"call": "run_command", "arguments": {"command": "id -un"}},
+      {"asked": ["Which user"], "call": "run_command", "arguments": {"command": "id -un"}},
       {"told": ["user"], "say": "The user is called user."}
     ]
 
 ``call`` asks for a tool, which the request must offer, with ``arguments``, or with the
-text ``input`` for a custom tool of Responses; ``say`` is text. ``told`` are
-texts that the request must hold, such as the result of the call before. PROGRAM finds
-the model by OPENAI_BASE_URL and OPENAI_API_KEY; Chat Completions and Responses are
-served, without streams.
+text ``input`` for a custom tool of Responses; ``say`` is text. ``asked`` are texts that
+the user's message must hold, in the first request. ``told`` are texts that the result of
+the call before must hold, or after a ``say``, the messages that answer it; nothing else
+of the request counts. Each call must have a ``told`` after it, with no text that the
+call itself has: a tool that only repeats its input does not pass. PROGRAM finds the model by
+OPENAI_BASE_URL and OPENAI_API_KEY; Chat Completions and Responses are served, without
+streams.
 
 The exit code is the program's, or 1 if a request was not as the script wants it, or if
 an answer of the script was not asked for.
@@ -22,6 +25,7 @@ an answer of the script was not asked for.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -43,6 +47,60 @@ def texts_in(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for item in value for text in texts_in(item)]
     return []
+
+
+def messages_in(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a request, or what Responses has in their place."""
+    messages = request.get("messages", request.get("input"))
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return messages or []
+
+
+RESULTS = {"function_call_output", "custom_tool_call_output"}
+
+
+def results_in(request: dict[str, Any], call: str) -> list[str]:
+    """Return the texts of the results of a call, by its ID."""
+    return [
+        text
+        for message in messages_in(request)
+        if message.get("role") == "tool" or message.get("type") in RESULTS
+        if call == message.get("tool_call_id", message.get("call_id"))
+        for text in texts_in(message.get("content", message.get("output")))
+    ]
+
+
+def answers_in(request: dict[str, Any]) -> list[str]:
+    """Return the texts of the messages after the model's last one."""
+    messages = messages_in(request)
+    said = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    after = messages[said[-1] + 1 :] if said else []
+    return [text for message in after for text in texts_in(message.get("content"))]
+
+
+def questions_in(request: dict[str, Any]) -> list[str]:
+    """Return the texts of the user's messages."""
+    return [
+        text
+        for message in messages_in(request)
+        if message.get("role") == "user"
+        for text in texts_in(message.get("content"))
+    ]
+
+
+def check(turns: list[dict[str, Any]]) -> None:
+    """Raise ValueError for a script that a broken tool could pass."""
+    if not turns or "told" in turns[0]:
+        raise ValueError("answer 1 has no call before it whose result it could be told")
+    for number, (before, turn) in enumerate(itertools.pairwise(turns), 2):
+        told = turn.get("told", [])
+        if not told:
+            raise ValueError(f"answer {number} does not check the result of the call before")
+        sent = texts_in([before.get("arguments"), before.get("input"), before.get("say")])
+        for text in told:
+            if any(text in held for held in sent):
+                raise ValueError(f"answer {number}: the model itself sent {text!r} before")
 
 
 def tools_in(request: dict[str, Any]) -> list[str]:
@@ -142,11 +200,12 @@ class Model:
                 return self._complain("a request came after the last answer of the script")
             turn = self._turns[self._served]
             self._served += 1
-            texts = texts_in(request)
-            for text in turn.get("told", []):
-                if not any(text in held for held in texts):
-                    last = [held[:500] for held in texts if held][:20]
-                    self._complain(f"request {self._served} does not hold {text!r}: {last}")
+            if "call" in self._turns[self._served - 2]:
+                told = results_in(request, f"call_{self._served - 1}")
+            else:
+                told = answers_in(request)
+            self._holds("the user's message", questions_in(request), turn.get("asked", []))
+            self._holds("what the model was told", told, turn.get("told", []))
             offered = tools_in(request)
             if "call" in turn and turn["call"] not in offered:
                 self._complain(f"request {self._served} offers {offered}, not {turn['call']}")
@@ -157,6 +216,12 @@ class Model:
         if self._served < len(self._turns):
             self._complain(f"{self._served} of {len(self._turns)} answers were asked for")
         return self.complaints
+
+    def _holds(self, what: str, texts: list[str], wanted: list[str]) -> None:
+        for text in wanted:
+            if not any(text in held for held in texts):
+                seen = [held[:500] for held in texts][:20]
+                self._complain(f"request {self._served}: {what} lacks {text!r}: {seen}")
 
     def _complain(self, text: str) -> None:
         self.complaints.append(text)
@@ -187,7 +252,9 @@ def handler(model: Model) -> type[BaseHTTPRequestHandler]:
 
 def main(script: str, program: list[str]) -> int:
     """Run the program, and return the exit code."""
-    model = Model(json.loads(Path(script).read_text(encoding="utf-8")))
+    turns = json.loads(Path(script).read_text(encoding="utf-8"))
+    check(turns)
+    model = Model(turns)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(model))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/v1"

@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -17,7 +16,7 @@ func TestFloodBehindAProxy(t *testing.T) {
 	s := rig.Own(t, rig.Options{Strict: true, Env: []string{
 		"JWT_SECRET=0123456789abcdef0123456789abcdef", "RATE_LIMITS=token=0.001:30", "CLOUD_SANDBOX_TRUSTED_PROXIES=127.0.0.0/8,::1",
 	}})
-	made, err := exec.Command(s.Bin, "key", "create", "--admin", "--data", s.Data).Output()
+	made, err := rig.Command(s.Bin, "key", "create", "--admin", "--data", s.Data).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

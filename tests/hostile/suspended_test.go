@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -34,10 +33,10 @@ func TestSuspendedTenantHoldsNothing(t *testing.T) {
 		"a socket of changes": holdSocket(t, mine, "/api/v1/files/watch?path=/workspace&sandbox_id="+id),
 	}
 	rig.Within(t, time.Minute, "the tenant's record", func() bool { // it is made soon after the first use
-		out, err := exec.Command(s.Bin, "tenant", "ls", "--data", s.Data).Output()
+		out, err := rig.Command(s.Bin, "tenant", "ls", "--data", s.Data).Output()
 		return err == nil && strings.Contains(string(out), "dev:miner ")
 	})
-	if out, err := exec.Command(s.Bin, "tenant", "suspend", "dev:miner", "--reason", "a test", "--data", s.Data).CombinedOutput(); err != nil {
+	if out, err := rig.Command(s.Bin, "tenant", "suspend", "dev:miner", "--reason", "a test", "--data", s.Data).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	limit := time.After(time.Minute)

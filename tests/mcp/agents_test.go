@@ -29,6 +29,8 @@ type model struct {
 	*httptest.Server
 	t     *testing.T
 	steps []step
+	// subagents are the steps of conversations that begin with a text.
+	subagents map[string][]step
 
 	mu      sync.Mutex
 	offered []string // the tools that the agent offered
@@ -65,6 +67,19 @@ func (m *model) next(offered, results []string) *step {
 		return nil
 	}
 	return &m.steps[len(results)]
+}
+
+// nextOf is next, or for a conversation of a subagent the call among its own steps.
+func (m *model) nextOf(begins json.RawMessage, offered, results []string) *step {
+	for text, steps := range m.subagents {
+		if strings.Contains(string(begins), text) {
+			if len(results) >= len(steps) {
+				return nil
+			}
+			return &steps[len(results)]
+		}
+	}
+	return m.next(offered, results)
 }
 
 // events writes server-sent events, each named by its type.
@@ -108,7 +123,7 @@ func (m *model) messages(w http.ResponseWriter, r *http.Request) {
 	}
 	block, delta, stop := map[string]any{"type": "text", "text": ""}, map[string]any{"type": "text_delta", "text": "done"}, "end_turn"
 	if len(offered) > 0 { // or it asks for something beside, such as a title
-		if s := m.next(offered, results); s != nil {
+		if s := m.nextOf(asked.Messages[0].Content, offered, results); s != nil {
 			input, _ := json.Marshal(s.input)
 			block = map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%d", len(results)), "name": s.tool, "input": map[string]any{}}
 			delta, stop = map[string]any{"type": "input_json_delta", "partial_json": string(input)}, "tool_use"

@@ -2,9 +2,9 @@ package mcp
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,7 +33,7 @@ func example(t *testing.T, name string, changes ...string) (node, script string)
 	if err := os.WriteFile(script, []byte(strings.NewReplacer(changes...).Replace(string(text))), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	sdk, err := exec.Command("../../scripts/typescript-env.sh").Output()
+	sdk, err := rig.Command("../../scripts/typescript-env.sh").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,64 +57,129 @@ func example(t *testing.T, name string, changes ...string) (node, script string)
 	return filepath.Join(dir, "node"), script
 }
 
+// way is one way from Claude Code to this machine. Each has files of its own, so that a
+// check of one way is not satisfied by another.
+type way struct {
+	steps  []step // calls of the model, in the place of which there is a mention
+	prompt string
+	// reached tells from the requests to the model whether the way led to this machine.
+	reached func(bodies []string) bool
+}
+
+// ways returns all ways into a folder of this machine, and the steps of subagents.
+func ways(t *testing.T, here string) (all map[string]way, subagents map[string][]step) {
+	t.Helper()
+	// file makes a file and returns its path, and whether a request has its content.
+	file := func(name string) (string, func([]string) bool) {
+		path, content := filepath.Join(here, name), "content-of-"+name
+		if err := os.WriteFile(path, []byte(content+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path, func(bodies []string) bool {
+			return slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, content) })
+		}
+	}
+	// changed tells whether a file is another one than now.
+	changed := func(path string) func([]string) bool {
+		before, _ := os.ReadFile(path) // or there is none
+		return func([]string) bool {
+			now, _ := os.ReadFile(path)
+			return string(now) != string(before)
+		}
+	}
+	shown, shownRead := file("bash.txt")
+	read, readRead := file("read.txt")
+	edited, _ := file("edit.txt")
+	sub, subRead := file("subagent.txt")
+	mentioned, mentionedRead := file("mention.txt")
+	folder := filepath.Join(here, "folder")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "name-in-a-folder"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	notebook := filepath.Join(here, "notebook.ipynb")
+	if err := os.WriteFile(notebook, []byte(`{"cells":[{"cell_type":"code","id":"one","execution_count":null,"metadata":{},"outputs":[],"source":["1"]}],"metadata":{},"nbformat":4,"nbformat_minor":5}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	written, byBash := filepath.Join(here, "written.txt"), filepath.Join(here, "bash-written.txt")
+	const task = "Tell what the file of the subagent says"
+	return map[string]way{
+		"Bash that reads":     {steps: []step{{"Bash", map[string]any{"command": "cat " + shown}}}, reached: shownRead},
+		"Bash that writes":    {steps: []step{{"Bash", map[string]any{"command": "echo x >" + byBash}}}, reached: changed(byBash)},
+		"Read":                {steps: []step{{"Read", map[string]any{"file_path": read}}}, reached: readRead},
+		"Write":               {steps: []step{{"Write", map[string]any{"file_path": written, "content": "x"}}}, reached: changed(written)},
+		"Edit":                {steps: []step{{"Read", map[string]any{"file_path": edited}}, {"Edit", map[string]any{"file_path": edited, "old_string": "content", "new_string": "edited"}}}, reached: changed(edited)},
+		"NotebookEdit":        {steps: []step{{"Read", map[string]any{"file_path": notebook}}, {"NotebookEdit", map[string]any{"notebook_path": notebook, "cell_id": "one", "new_source": "2"}}}, reached: changed(notebook)},
+		"a subagent":          {steps: []step{{"Agent", map[string]any{"description": "read", "prompt": task, "subagent_type": "general-purpose"}}}, reached: subRead},
+		"a mention of a file": {prompt: "Look at @" + mentioned, reached: mentionedRead},
+		"a mention of folders": {prompt: "Look at @" + folder, reached: func(bodies []string) bool {
+			return slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, "name-in-a-folder") })
+		}},
+	}, map[string][]step{task: {{"Read", map[string]any{"file_path": sub}}}}
+}
+
 // The Claude Agent SDK fixes the bug with tools in a sandbox, by their own names and by
 // those of Claude Code, and whatever the prompt mentions or the model wants, no file of
-// this machine is read or written.
+// this machine is read or written. Each way to such a file is shown to lead there when
+// its protection is taken away.
 func TestAgentSDKToolsInSandbox(t *testing.T) {
 	clients(t)
 	s := shared.Server(t)
-	const secret = "content-of-this-machine"
-	here := t.TempDir()
-	canary := filepath.Join(here, "canary.txt")
-	if err := os.WriteFile(canary, []byte(secret+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	written := filepath.Join(here, "written.txt")
-	// A model that tries to reach this machine.
-	reach := []step{
-		{"Bash", map[string]any{"command": "cat " + canary + "; echo x >" + written}},
-		{"Read", map[string]any{"file_path": canary}},
-		{"Write", map[string]any{"file_path": written, "content": "x"}},
-		{"Agent", map[string]any{"description": "read", "prompt": "Read " + canary, "subagent_type": "general-purpose"}},
-		{"WebFetch", map[string]any{"url": "file://" + canary, "prompt": "read"}},
-		{"NotebookEdit", map[string]any{"notebook_path": written, "new_source": "x"}},
-	}
 	const (
 		none    = "tools: [],"
 		denied  = `disallowedTools: [...BUILTIN_TOOL_NAMES, "Read(//**)", "Edit(//**)"],`
+		rules   = `, "Read(//**)", "Edit(//**)"`
 		hook    = "hooks: { PreToolUse: [{ hooks: [guard] }] },"
 		aliases = "toolAliases: Object.fromEntries(\n"
 		allowed = `allowedTools: ["mcp__sandbox"],`
 	)
-	// Without aliases, own tools are called; with these permissions they would work.
-	open := []string{aliases, "ignored: Object.fromEntries(\n", allowed, `allowedTools: ["mcp__sandbox", "Bash", "Read", "Write", "Edit", "Agent"], additionalDirectories: [` + fmt.Sprintf("%q", here) + `],`}
-	mention := "Look at @" + canary + " and at @" + here
 	for name, tt := range map[string]struct {
-		steps   []step
-		prompt  string
-		without []string // parts of the example that are changed
-		reached bool     // a file of this machine
+		without  []string // parts of the example that are changed
+		open     bool     // Claude Code's own tools are called by their names, and are allowed
+		mentions bool     // the prompt mentions files
+		reached  func(w way) bool
 	}{
-		"as shown":                    {steps: reach, prompt: mention},
-		"no built-in tools alone":     {steps: reach, prompt: "go", without: append([]string{denied, "", hook, ""}, open...)},
-		"denied tools alone":          {steps: reach, prompt: mention, without: append([]string{none, "", hook, ""}, open...)},
-		"the guard alone":             {steps: reach, prompt: "go", without: append([]string{none, "", denied, ""}, open...)},
-		"a mention without the rules": {prompt: mention, without: []string{`, "Read(//**)", "Edit(//**)"`, ""}, reached: true},
-		"tools without protection":    {steps: reach, prompt: "go", without: append([]string{none, "", denied, "", hook, ""}, open...), reached: true},
+		"as shown":                    {mentions: true, reached: func(way) bool { return false }},
+		"no built-in tools alone":     {without: []string{denied, "", hook, ""}, open: true, reached: func(way) bool { return false }},
+		"denied tools alone":          {without: []string{none, "", hook, ""}, open: true, mentions: true, reached: func(way) bool { return false }},
+		"the guard alone":             {without: []string{none, "", denied, ""}, open: true, reached: func(way) bool { return false }},
+		"a mention without the rules": {without: []string{rules, ""}, mentions: true, reached: func(w way) bool { return w.steps == nil }},
+		"tools without protection":    {without: []string{none, "", denied, "", hook, ""}, open: true, mentions: true, reached: func(way) bool { return true }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defer os.Remove(written)
-			m := newModel(t, tt.steps)
+			here := t.TempDir()
+			all, subagents := ways(t, here)
+			prompt := "go"
+			var steps []step
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				steps = append(steps, all[name].steps...)
+				if tt.mentions && all[name].prompt != "" {
+					prompt += ". " + all[name].prompt
+				}
+			}
+			without := tt.without
+			if tt.open {
+				without = append(slices.Clone(without), aliases, "ignored: Object.fromEntries(\n", allowed,
+					fmt.Sprintf(`allowedTools: ["mcp__sandbox", "Bash", "Read", "Write", "Edit", "NotebookEdit", "Agent"], additionalDirectories: [%q],`, here))
+			}
+			m := newModel(t, steps)
+			m.subagents = subagents
 			user := "sdk-" + strings.ReplaceAll(name, " ", "-")
-			said := runExample(t, m.URL, s, key(t, s, user), tt.prompt, tt.without...)
+			said := runExample(t, m.URL, s, key(t, s, user), prompt, without...)
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if len(m.results) < len(tt.steps) || !strings.Contains(said, "done") {
-				t.Fatalf("%d of %d tools were called; it said %s", len(m.results), len(tt.steps), said)
+			if len(m.results) < len(steps) || !strings.Contains(said, "done") {
+				t.Fatalf("%d of %d tools were called; it said %s", len(m.results), len(steps), said)
 			}
-			_, err := os.Stat(written)
-			if reached := err == nil || slices.ContainsFunc(m.bodies, func(b string) bool { return strings.Contains(b, secret) }); reached != tt.reached {
-				t.Errorf("this machine was reached: %t; the model was told %q", reached, m.results)
+			for name, w := range all {
+				if w.prompt != "" && !tt.mentions {
+					continue
+				}
+				if reached := w.reached(m.bodies); reached != tt.reached(w) {
+					t.Errorf("%s reached this machine: %t; the model was told %q", name, reached, m.results)
+				}
 			}
 		})
 	}
@@ -146,20 +211,16 @@ func runExample(t *testing.T, model string, s *rig.Server, key, prompt string, c
 func TestAgentSDKInSandbox(t *testing.T) {
 	dir := clients(t)
 	const secret = "sk-that-no-sandbox-sees"
-	m := newModel(t, []step{
-		{"Bash", map[string]any{"command": "cd repo && python3 test_calc.py"}},
-		{"Read", map[string]any{"file_path": "/workspace/repo/calc.py"}},
-		{"Edit", map[string]any{"file_path": "/workspace/repo/calc.py", "old_string": "(len(values) - 1)", "new_string": "len(values)"}},
-		{"Bash", map[string]any{"command": "cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c " + secret + "; env | grep -c SECRET_OF_THE_HOST; echo $ANTHROPIC_API_KEY"}},
-		{"Bash", map[string]any{"command": "cd repo && python3 test_calc.py"}},
-	})
+	m := newModel(t, nil)
 	var mu sync.Mutex
 	keys := map[string]int{}
 	addr := rig.HostAddress(t)
 	site := rig.NewSite(t, addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		keys[r.Header.Get("X-Api-Key")]++
-		mu.Unlock()
+		if r.Method == http.MethodPost { // of Claude Code, and not a look at what can be reached
+			mu.Lock()
+			keys[r.Header.Get("X-Api-Key")]++
+			mu.Unlock()
+		}
 		m.Config.Handler.ServeHTTP(w, r)
 	}))
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
@@ -168,13 +229,25 @@ func TestAgentSDKInSandbox(t *testing.T) {
 		"CLOUD_SANDBOX_SECRETS_ROOTS=" + site.Roots,
 	}})
 	cloud := []string{"CLOUD_SANDBOX_URL=" + s.URL, "CLOUD_SANDBOX_API_KEY=" + key(t, s, "sdk-inside")}
+	// Each look for what must not be there is made once more for what is there.
+	const environment = `count() { cat /proc/*/environ 2>/dev/null | tr '\0' '\n' | grep -c "$1"; }; ` +
+		"count " + secret + "; (($(count =placeholder) > 0)) && echo more; env | grep -c SECRET_OF_THE_HOST; env | grep -c ANTHROPIC_BASE_URL=; echo $ANTHROPIC_API_KEY"
+	reach := fmt.Sprintf(`reach() { curl -sk -m 20 -o /dev/null -w '%%{http_code}\n' https://$1:%d/ || echo unreachable; }; `, site.Port)
+	m.steps = []step{
+		{"Bash", map[string]any{"command": "cd repo && python3 test_calc.py"}},
+		{"Read", map[string]any{"file_path": "/workspace/repo/calc.py"}},
+		{"Edit", map[string]any{"file_path": "/workspace/repo/calc.py", "old_string": "(len(values) - 1)", "new_string": "len(values)"}},
+		{"Bash", map[string]any{"command": environment}},
+		{"Bash", map[string]any{"command": reach + "reach api.example; reach other.example"}},
+		{"Bash", map[string]any{"command": "cd repo && python3 test_calc.py"}},
+	}
 
 	context := t.TempDir()
 	binaries, err := filepath.Glob(filepath.Join(dir, "agents/node_modules/@anthropic-ai/claude-agent-sdk-linux-*/claude"))
 	if err != nil || len(binaries) == 0 {
 		t.Fatal("the package has no program ", err)
 	}
-	if out, err := exec.Command("cp", binaries[0], filepath.Join(context, "claude")).CombinedOutput(); err != nil {
+	if out, err := rig.Command("cp", binaries[0], filepath.Join(context, "claude")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dockerfile := "FROM base\nCOPY --chmod=755 claude /usr/local/bin/claude\n" // npm needs the Internet
@@ -206,8 +279,15 @@ func TestAgentSDKInSandbox(t *testing.T) {
 	if first, last := m.results[0], m.results[len(m.results)-1]; !strings.Contains(first, "FAILED") || !strings.Contains(last, "OK") || strings.Contains(last, "FAILED") {
 		t.Errorf("the model was told %q", m.results)
 	}
-	if got := m.results[3]; got != `"0\n0\nplaceholder"` {
+	if got := m.results[3]; got != `"0\nmore\n0\n1\nplaceholder"` {
 		t.Errorf("inside there is %s", got)
+	}
+	if got := m.results[4]; got != `"404\n000\nunreachable"` {
+		t.Errorf("inside, the API and another host are %s", got)
+	}
+	c := s.Client(t, "sdk-inside-control")
+	if got := c.Sh(t, c.Create(t, rig.Body{"network": "public"}).ID, reach+"reach other.example"); got != "404\n" {
+		t.Errorf("a sandbox that may reach the other host is told %s", got)
 	}
 	mu.Lock()
 	defer mu.Unlock()

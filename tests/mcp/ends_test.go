@@ -66,7 +66,7 @@ func TestStdioEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := s.Client(t, "mcp-ends-"+name)
-			cmd := exec.Command(s.Bin, "mcp", "--session", "ends")
+			cmd := rig.Command(s.Bin, "mcp", "--session", "ends")
 			cmd.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+s.URL, "CLOUD_SANDBOX_API_KEY="+key(t, s, "mcp-ends-"+name))
 			session := connect(t, &sdk.CommandTransport{Command: cmd})
 			tool(t, session, "run_command", map[string]any{"command": "true"})

@@ -79,8 +79,13 @@ func limited(options ...string) func(command ...string) []string {
 	}
 }
 
+// waitDelay bounds how long the output of a program that has ended is waited for.
+const waitDelay = 10 * time.Second
+
 func (d *docker) command(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, dockerClient(), append([]string{"-H", "unix://" + d.socket}, args...)...)
+	cmd := exec.CommandContext(ctx, dockerClient(), append([]string{"-H", "unix://" + d.socket}, args...)...)
+	cmd.WaitDelay = waitDelay
+	return cmd
 }
 
 func (d *docker) run(ctx context.Context, args ...string) error {
@@ -101,7 +106,9 @@ func dockerClient() string {
 // load imports the root filesystem that our sandboxes have.
 func (d *docker) load(ctx context.Context, rootfs string) error {
 	script := fmt.Sprintf("tar -C %q -c . | %s -H unix://%s import - %s", rootfs, dockerClient(), d.socket, dockerImage)
-	if out, err := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script).CombinedOutput(); err != nil {
+	load := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script)
+	load.WaitDelay = waitDelay
+	if out, err := load.CombinedOutput(); err != nil {
 		return fmt.Errorf("import the root filesystem: %w: %s", err, out)
 	}
 	return nil

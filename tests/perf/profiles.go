@@ -178,6 +178,7 @@ func (r *recorder) profile(ctx context.Context, op profiled) (err error) {
 func (r *recorder) record(ctx context.Context, op profiled, id string, rounds int, file string, events ...string) (_ []window, _ roles, err error) {
 	_ = os.Remove(file)
 	perf := exec.CommandContext(ctx, "perf", append([]string{"record", "--quiet", "-a", "-k", "CLOCK_MONOTONIC", "-m", "4M", "-o", file}, events...)...)
+	perf.WaitDelay = waitDelay
 	var said strings.Builder
 	perf.Stdout, perf.Stderr = &said, &said
 	if err := perf.Start(); err != nil {

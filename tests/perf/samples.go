@@ -136,6 +136,7 @@ var (
 // samples calls each for every sample of a file of perf.
 func samples(ctx context.Context, file string, each func(sample), fields string) error {
 	script := exec.CommandContext(ctx, "perf", "script", "--ns", "-i", file, "-F", fields)
+	script.WaitDelay = waitDelay
 	out, err := script.StdoutPipe()
 	if err != nil {
 		return err

@@ -147,7 +147,7 @@ func shareTree(from, to string) error {
 		if os.Link(path, target) == nil {
 			return nil
 		}
-		out, err := exec.Command("cp", "-a", path, target).CombinedOutput()
+		out, err := Command("cp", "-a", path, target).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -289,7 +289,7 @@ func (s *Server) Stop() error {
 
 // Down runs the subcommand that ends the server's leftovers.
 func (s *Server) Down() error {
-	out, err := exec.Command(s.Bin, "down", "--data", s.Data).CombinedOutput()
+	out, err := Command(s.Bin, "down", "--data", s.Data).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("down: %w: %s", err, out)
 	}

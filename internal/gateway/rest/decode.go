@@ -20,10 +20,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// ErrUnknown is the cause of an error about a path, field or parameter that this server
-// does not know, and that another version may know.
-var ErrUnknown = errors.New("not in this version of the API")
-
 // Decode reads the body of r, one JSON object, into v. An empty body is {}. Unknown
 // fields, anything after the object and text that is not UTF-8 are Invalid. Whoever
 // sets r.Body bounds its size.
@@ -85,7 +81,7 @@ func jsonError(err error, t reflect.Type) error {
 	}
 	// The error of an unknown field has no type of its own.
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return sandbox.Errorf(sandbox.Invalid, "the body has an unknown field %.128s", field).WithCause(ErrUnknown)
+		return sandbox.Errorf(sandbox.Invalid, "the body has an unknown field %.128s", field).WithCause(sandbox.ErrUnknown)
 	}
 	var coding base64.CorruptInputError
 	if errors.As(err, &coding) {
@@ -191,7 +187,7 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 		all := values[name]
 		family, _, bracket := strings.Cut(name, "[")
 		if !slices.Contains(known, name) && !(bracket && strings.HasSuffix(name, "]") && slices.Contains(known, family+"[]")) {
-			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name).WithCause(ErrUnknown)
+			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name).WithCause(sandbox.ErrUnknown)
 		}
 		if len(all) != 1 {
 			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %.64q is given twice", name)

@@ -69,7 +69,7 @@ func TestDecodeNamesTheField(t *testing.T) {
 		if !errors.As(err, &coded) || coded.Code != sandbox.Invalid || coded.Detail != tt.want {
 			t.Errorf("%s: %v, want %q", tt.raw, err, tt.want)
 		}
-		if unknown := strings.Contains(tt.want, "unknown field"); errors.Is(err, ErrUnknown) != unknown {
+		if unknown := strings.Contains(tt.want, "unknown field"); errors.Is(err, sandbox.ErrUnknown) != unknown {
 			t.Errorf("%s: of another version: %v, want %v", tt.raw, !unknown, unknown)
 		}
 	}

@@ -9,10 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -41,6 +40,9 @@ type API struct {
 	// Unary are the operations of calls, by procedure.
 	Unary map[string]Unary
 	Once  Once
+	// Explain returns the error of a call with the versions of client and server, if the
+	// error may be about them.
+	Explain func(http.Header, error) error
 }
 
 // MaxStreamed bounds one message of a stream of any length, in bytes.
@@ -90,7 +92,7 @@ func (a *API) options() []connect.HandlerOption {
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 		connect.WithCompression("gzip", nil, nil), // a message is never larger than its body, which is bounded
-		connect.WithInterceptors(translator{}, a.Once),
+		connect.WithInterceptors(translator{a.Explain}, a.Once),
 	}
 }
 
@@ -132,6 +134,11 @@ func Serve(h http.Handler, w http.ResponseWriter, r *http.Request, who sandbox.I
 }
 
 var errorWriter = connect.NewErrorWriter()
+
+// IsCall reports whether a request is a call of a service of ours, known or not.
+func IsCall(r *http.Request) bool {
+	return r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/cloudsandbox.")
+}
 
 // Fail answers a call that does not reach Serve.
 func Fail(w http.ResponseWriter, r *http.Request, err error) error {
@@ -225,25 +232,27 @@ func (o *outcome) failure() error {
 }
 
 // translator translates the errors of calls to Connect's and refuses unknown fields.
-type translator struct{}
+type translator struct {
+	explain func(http.Header, error) error
+}
 
-func (translator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (t translator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		if err := checkKnown(r.Any()); err != nil {
-			return nil, told(ctx, err)
+			return nil, told(ctx, t.explain(r.Header(), err))
 		}
 		res, err := next(ctx, r)
 		if err != nil {
-			return nil, told(ctx, err)
+			return nil, told(ctx, t.explain(r.Header(), err))
 		}
 		return res, nil
 	}
 }
 
-func (translator) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (t translator) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		if err := next(ctx, conn); err != nil {
-			return told(ctx, err)
+			return told(ctx, t.explain(conn.RequestHeader(), err))
 		}
 		return nil
 	}
@@ -266,63 +275,4 @@ func told(ctx context.Context, err error) error {
 		c.err = sandbox.Errorf(sandbox.Invalid, "the call is malformed").WithCause(err)
 	}
 	return ours
-}
-
-// checkKnown returns Invalid for a message with an unknown field: ignoring it would
-// silently drop part of the request.
-func checkKnown(msg any) error {
-	m, ok := msg.(proto.Message)
-	if !ok {
-		return nil
-	}
-	return checkFields(m.ProtoReflect())
-}
-
-func checkFields(m protoreflect.Message) error {
-	if len(m.GetUnknown()) > 0 {
-		return sandbox.Errorf(sandbox.Invalid, "%s has a field that this server does not know", m.Descriptor().Name())
-	}
-	var err error
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case f.IsMap() && f.MapValue().Kind() == protoreflect.MessageKind:
-			v.Map().Range(func(_ protoreflect.MapKey, one protoreflect.Value) bool {
-				err = checkFields(one.Message())
-				return err == nil
-			})
-		case f.IsMap(), f.Kind() != protoreflect.MessageKind:
-		case f.IsList():
-			for i := 0; i < v.List().Len() && err == nil; i++ {
-				err = checkFields(v.List().Get(i).Message())
-			}
-		default:
-			err = checkFields(v.Message())
-		}
-		return err == nil
-	})
-	return err
-}
-
-// jsonCodec is Connect's JSON with REST's field names. It refuses unknown fields.
-type jsonCodec struct{ name string }
-
-func (c jsonCodec) Name() string { return c.name }
-
-func (jsonCodec) Marshal(msg any) ([]byte, error) {
-	m, ok := msg.(proto.Message)
-	if !ok {
-		return nil, fmt.Errorf("%T is no message", msg)
-	}
-	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
-}
-
-func (jsonCodec) Unmarshal(data []byte, msg any) error {
-	m, ok := msg.(proto.Message)
-	if !ok {
-		return fmt.Errorf("%T is no message", msg)
-	}
-	if len(data) == 0 {
-		return nil // as in REST
-	}
-	return protojson.Unmarshal(data, m)
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs one npm package, "one.sh NAME", with what package-lock.json of its folder pins,
 # installed anew when that has changed:
-#   example.*   the example of the documentation; model.json is the script of its model
+#   example.*   the example of the documentation; model.json is the script of its model,
+#               and example.out has the lines that it prints
 #   calls.*     makes calls that the example does not
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -17,7 +18,7 @@ if ! cmp -s <(pins "$1") "$at/stamp"; then
   rm -rf "$at"
   mkdir -p "$at"
   cp "$here/node/$1"/package*.json "$at"
-  fetch env NODE_EXTRA_CA_CERTS="${NPM_CA_CERTS:-}" npm ci --loglevel=error --no-audit --no-fund --prefix "$at"
+  fetch env NODE_EXTRA_CA_CERTS="${NPM_CA_CERTS:-}" npm ci --loglevel=error --no-audit --no-fund --fetch-retries=5 --fetch-timeout=60000 --prefix "$at"
   pins "$1" >"$at/stamp"
 fi
 PATH=$(dirname "$(ls -d "$at"/node_modules/node-linux-*/bin/node)"):$at/node_modules/.bin:$PATH
@@ -27,8 +28,9 @@ cp "$here/node/$1"/* "$work"
 ln -s "$at/node_modules" "$work/node_modules"
 cd "$work"
 
-if [[ -e model.json ]]; then run=("$here/model.py" model.json); else run=(env); fi
+run=("$here/printed.py" example.out)
+if [[ -e model.json ]]; then run+=("$here/model.py" model.json); fi
 for part in example calls; do
-  if [[ -e $part.mjs ]]; then "${run[@]}" node $part.mjs; else bash -euo pipefail $part.sh; fi
+  if [[ -e $part.mjs ]]; then "${run[@]}" node $part.mjs; else "${run[@]}" bash -euo pipefail $part.sh; fi
   run=(env)
 done

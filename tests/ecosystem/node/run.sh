@@ -8,3 +8,4 @@ for folder in tests/ecosystem/node/*/; do
   version=$(sed -n 's/^  "dependencies": { "[^"]*": "\([^"]*\)".*/\1/p' "$folder/package.json")
   package "$name" "$version" tests/ecosystem/node/one.sh "$name"
 done
+packages_end

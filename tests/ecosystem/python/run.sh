@@ -8,3 +8,4 @@ for folder in tests/ecosystem/python/*/; do
   version=$(sed -n "s/^$name==//p" "$folder/requirements.txt")
   package "$name" "$version" tests/ecosystem/python/one.sh "$name"
 done
+packages_end

@@ -1,5 +1,6 @@
 // Browsers and similar runtimes.
 
+import { VERSION } from "../version.js";
 import type { Platform } from "./platform.js";
 
 /** The platform of browsers. */
@@ -7,7 +8,7 @@ export const platform: Platform = {
   env: () => undefined,
   origin: globalThis.location?.origin,
   streamsUploads: false, // it takes HTTP/2
-  headers: {},
+  headers: { "Cloud-Sandbox-Client": `cloud-sandbox-typescript/${VERSION}` }, // not every browser lets User-Agent be set
   fetchOptions: () => ({}),
   neverSent: () => false, // they do not say
   webSocket: () => Promise.resolve(WebSocket),

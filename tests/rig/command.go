@@ -1,0 +1,25 @@
+package rig
+
+import (
+	"context"
+	"os/exec"
+	"time"
+)
+
+// waitDelay bounds how long a test waits for the output of a program that has ended, or
+// whose time is over. Without it, a child that keeps the pipe holds the test for ever.
+const waitDelay = 10 * time.Second
+
+// Command is exec.Command for tests.
+func Command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.WaitDelay = waitDelay
+	return cmd
+}
+
+// CommandContext is exec.CommandContext for tests.
+func CommandContext(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = waitDelay
+	return cmd
+}
