@@ -189,7 +189,7 @@ type BootEnds interface {
 type NodeStats struct {
 	Node     string
 	Engine   Features
-	Bound    int // Boots that belong to Sandboxes
+	Bound    int           // Boots that belong to Sandboxes
 	Host     HostState     // zero: not known
 	Full     bool          // a new Boot would be refused, because the host's memory or disk is nearly full
 	Wait     time.Duration // expected wait of one more start

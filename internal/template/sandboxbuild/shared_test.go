@@ -118,7 +118,7 @@ func (noBuilds) Builds(context.Context, sandbox.TenantID) ([]sandbox.TemplateBui
 func gateway(t *testing.T, records sandbox.BuildRecords) (*Service, Builds) {
 	t.Helper()
 	s := New(Config{Records: records, Log: slog.New(slog.DiscardHandler), Kept: t.TempDir()})
-	return s, Builds{TemplateBuilds: noBuilds{}, Steps: s}
+	return s, Builds{TemplateBuilds: noBuilds{}, Service: s}
 }
 
 // announced is a waiting build of a Service.

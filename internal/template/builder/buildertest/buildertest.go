@@ -54,10 +54,16 @@ func New(t *testing.T) *World {
 	return w
 }
 
+// Client is a client of the builder.
+type Client interface {
+	sandbox.Templates
+	sandbox.TemplateImages
+}
+
 // Suite returns the World of the suite, over a client of w.
-func (w *World) Suite(t *testing.T, client templatetest.Client) templatetest.World {
+func (w *World) Suite(t *testing.T, client Client) templatetest.World {
 	return templatetest.World{
-		Client: client, Limit: w.limit.Store,
+		Templates: client, Images: client, Limit: w.limit.Store,
 		Own: func(tenant sandbox.TenantID, name string) string {
 			version := w.PutImage(t, name)
 			codetest.OK(t, "Keep", w.Keep(t.Context(), tenant, "kept", version))
