@@ -7,8 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 )
 
 // server is a Server on a Unix socket and a TCP port.
@@ -20,6 +23,7 @@ type server struct {
 	service   Service
 	log       *slog.Logger
 	stop      func()
+	identity  *cluster.Identity // nil: none
 }
 
 func testKeys(t testing.TB) *Keys {
@@ -42,7 +46,10 @@ func serve(t testing.TB, role Role, service Service) *server {
 	return s
 }
 
-func (s *server) self(role Role, name string) Self { return Self{Role: role, Name: name, Keys: s.keys} }
+// self is a caller without a certificate. On a busy machine a connection may take long.
+func (s *server) self(role Role, name string) Self {
+	return Self{Role: role, Name: name, Keys: s.keys, reach: time.Minute}
+}
 
 func (s *server) start(t testing.TB) {
 	t.Helper()
@@ -55,9 +62,13 @@ func (s *server) start(t testing.TB) {
 		t.Fatal(err)
 	}
 	s.tcp = "http://" + port.Addr().String()
+	if s.identity != nil {
+		s.tcp = "https://" + port.Addr().String()
+		port = Secured(port, s.identity)
+	}
 	log := s.log
 	srv := &Server{
-		Role: s.role, Keys: s.keys, Services: []Service{s.service}, Log: log, Registry: prometheus.NewRegistry(),
+		Role: s.role, Keys: s.keys, Identity: s.identity, Services: []Service{s.service}, Log: log, Registry: prometheus.NewRegistry(),
 		Ready: func(context.Context) []string { return nil },
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
