@@ -106,13 +106,17 @@ type Config struct {
 	// a client does not ask for it.
 	E2BSecure bool
 
-	// NodeName is the name of the Node, for the role node.
+	// NodeName is the name of the Node, for the role node; empty: its certificate's.
 	NodeName string
+	// Cluster is the absolute path of the folder with the certificate of this role, for
+	// calls between machines; empty: none. MonitorAddr is then where monitoring is served
+	// without TLS, HOST:PORT; empty: on the role's socket alone.
+	Cluster, MonitorAddr string
 	// ServiceSecret signs the calls between roles, at least MinSecret bytes;
 	// empty: one is kept in the data folder.
 	ServiceSecret []byte
-	// Addresses of roles, unix:/PATH or http://HOST:PORT; empty: their sockets in the
-	// data folder.
+	// Addresses of roles, unix:/PATH, https://HOST:PORT with Cluster, or http://HOST:PORT
+	// without; empty: their sockets in the data folder.
 	SessionManagerURL, SchedulerURL, NodeURL string
 
 	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the current
@@ -171,6 +175,8 @@ var settings = []setting{
 	{FlagDev, "CLOUD_SANDBOX_DEV", func(c *Config, v string) (err error) { c.Dev, err = parseBool(v); return }},
 	{FlagLogLevel, "CLOUD_SANDBOX_LOG_LEVEL", func(c *Config, v string) error { return parseLevel(v, &c.LogLevel) }},
 	{"", "CLOUD_SANDBOX_NODE", func(c *Config, v string) error { c.NodeName = v; return nil }},
+	{"", "CLOUD_SANDBOX_CLUSTER", func(c *Config, v string) (err error) { c.Cluster, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_MONITOR_ADDR", func(c *Config, v string) error { c.MonitorAddr = v; return checkMonitorAddr(v) }},
 	{"", "CLOUD_SANDBOX_SERVICE_SECRET", func(c *Config, v string) error { c.ServiceSecret = []byte(v); return nil }},
 	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_SCHEDULER_URL", func(c *Config, v string) error { c.SchedulerURL = v; return checkURL(v) }},
@@ -294,7 +300,6 @@ func defaults(getenv func(string) string) Config {
 	return Config{
 		Addr:      "localhost:8080",
 		Data:      defaultData(getenv),
-		NodeName:  "local",
 		PoolMin:   5,
 		PoolMax:   50,
 		StartWait: 90 * time.Second,
@@ -371,6 +376,8 @@ func load(c Config, flags map[string]string, environ []string) (Config, error) {
 			problems = append(problems, fmt.Errorf("%s: %w", name, err))
 		}
 	}
+	c.nameNode()
+	c.warnCluster()
 	c.dropWeakDevSecret()
 	return c, errors.Join(append(problems, c.Validate())...)
 }

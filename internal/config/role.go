@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -56,13 +57,47 @@ func (c *Config) KeepServiceSecret() error {
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
+// defaultNode is the name of a Node without a certificate.
+const defaultNode = "local"
+
+// nameNode fills in the Node's name. With a certificate that decides, and is not read yet.
+func (c *Config) nameNode() {
+	if c.NodeName == "" && c.Cluster == "" {
+		c.NodeName = defaultNode
+	}
+}
+
+// warnCluster adds a warning if the certificates of roles are configured for a process
+// with all roles.
+func (c *Config) warnCluster() {
+	if c.Role == "" && c.Cluster != "" {
+		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_CLUSTER is for roles as programs of their own and is not used")
+	}
+}
+
 func (c *Config) checkServices() error {
 	var errs []error
-	if !nodeNamePattern.MatchString(c.NodeName) {
+	if !nodeNamePattern.MatchString(c.NodeName) && (c.NodeName != "" || c.Cluster == "") {
 		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_NODE: %q must be 1 to 63 of a-z, 0-9, '.' and '-', and begin and end with a letter or digit", c.NodeName))
 	}
 	if n := len(c.ServiceSecret); n > 0 && n < MinSecret {
 		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_SERVICE_SECRET: it has %d bytes and needs at least %d; make one with `openssl rand -hex 32`", n, MinSecret))
+	}
+	if c.MonitorAddr != "" && c.Cluster == "" {
+		errs = append(errs, errors.New("CLOUD_SANDBOX_MONITOR_ADDR: without CLOUD_SANDBOX_CLUSTER each role serves monitoring on its own port; unset it"))
+	}
+	for _, u := range []struct{ name, url string }{
+		{"CLOUD_SANDBOX_SESSION_MANAGER_URL", c.SessionManagerURL},
+		{"CLOUD_SANDBOX_SCHEDULER_URL", c.SchedulerURL},
+		{"CLOUD_SANDBOX_NODE_URL", c.NodeURL},
+	} {
+		switch {
+		case c.Role == "":
+		case strings.HasPrefix(u.url, "http:") && c.Cluster != "":
+			errs = append(errs, fmt.Errorf("%s: http:// is refused with CLOUD_SANDBOX_CLUSTER, because it shows secrets to the network; use https://HOST:PORT or unix:/PATH", u.name))
+		case strings.HasPrefix(u.url, "https:") && c.Cluster == "":
+			errs = append(errs, fmt.Errorf("%s: https:// needs a certificate for this role; set CLOUD_SANDBOX_CLUSTER to its folder", u.name))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -72,8 +107,15 @@ func checkURL(v string) error {
 		return nil
 	}
 	u, err := url.Parse(v)
-	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
-		return fmt.Errorf("%q is neither unix:/PATH nor http://HOST:PORT", v)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
+		return fmt.Errorf("%q is neither unix:/PATH nor https://HOST:PORT nor http://HOST:PORT", v)
+	}
+	return nil
+}
+
+func checkMonitorAddr(v string) error {
+	if host, port, err := net.SplitHostPort(v); err != nil || host == "" || port == "" {
+		return fmt.Errorf("%q is not HOST:PORT", v)
 	}
 	return nil
 }
