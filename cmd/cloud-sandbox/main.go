@@ -62,4 +62,4 @@ const serverGroup = "server"
 
 // onServer are the commands of serverGroup that need the server's own parts, which
 // only run on Linux.
-var onServer = []string{"serve", "doctor", "down", "token", "trust", "builds", "secrets"}
+var onServer = []string{"serve", "doctor", "down", "token", "trust", "builds", "secrets", "cluster", "node"}

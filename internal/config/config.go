@@ -116,19 +116,25 @@ type Config struct {
 	// a client does not ask for it.
 	E2BSecure bool
 
-	// NodeName is the name of the Node, for the role node; Load fills in DefaultNode.
+	// NodeName is the name of the Node, for the role node. Load fills in DefaultNode, unless
+	// Cluster is set: then empty means the name in its certificate.
 	NodeName string
+	// Cluster is the absolute path of the folder with the certificate of this role, for
+	// calls between machines; empty: none. MonitorAddr is then where monitoring is served
+	// without TLS, HOST:PORT; empty: on the role's socket alone.
+	Cluster, MonitorAddr string
 	// ServiceSecret signs the calls between roles, at least MinSecret bytes;
 	// ServiceSecretFile is the absolute path of a file with it, for ReadSecrets. Both
 	// empty: one is kept in the data folder.
 	ServiceSecret     []byte
 	ServiceSecretFile string
-	// Addresses of roles, unix:/PATH or http://HOST:PORT; empty: their sockets in the
-	// data folder.
+	// Addresses of roles, unix:/PATH, https://HOST:PORT with Cluster, or http://HOST:PORT
+	// without; empty: their sockets in the data folder.
 	SessionManagerURL, SchedulerURL, NodeURL string
 	// TemplatesURL is the address of the Node that keeps the Templates of the
 	// installation; empty: they are in the data folder.
-	TemplatesURL string
+	// TemplatesNode is the name of that Node, which its certificate must have.
+	TemplatesURL, TemplatesNode string
 
 	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the current
 	// one first; SecretsKeyFile is the absolute path of a file with them. Both empty:
@@ -186,10 +192,13 @@ var settings = []setting{
 	{FlagDev, "CLOUD_SANDBOX_DEV", func(c *Config, v string) (err error) { c.Dev, err = parseBool(v); return }},
 	{FlagLogLevel, "CLOUD_SANDBOX_LOG_LEVEL", func(c *Config, v string) error { return parseLevel(v, &c.LogLevel) }},
 	{"", "CLOUD_SANDBOX_NODE", func(c *Config, v string) error { c.NodeName = v; return nil }},
+	{"", "CLOUD_SANDBOX_CLUSTER", func(c *Config, v string) (err error) { c.Cluster, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_MONITOR_ADDR", func(c *Config, v string) error { c.MonitorAddr = v; return checkMonitorAddr(v) }},
 	{"", "CLOUD_SANDBOX_SERVICE_SECRET", func(c *Config, v string) error { c.ServiceSecret = []byte(v); return nil }},
 	{"", "CLOUD_SANDBOX_SERVICE_SECRET_FILE", func(c *Config, v string) (err error) { c.ServiceSecretFile, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_GUEST_SEED", func(c *Config, v string) error { c.GuestSeed = []byte(v); return nil }},
 	{"", "CLOUD_SANDBOX_GUEST_SEED_FILE", func(c *Config, v string) (err error) { c.GuestSeedFile, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_TEMPLATES_NODE", func(c *Config, v string) error { c.TemplatesNode = v; return nil }},
 	{"", "CLOUD_SANDBOX_TEMPLATES_URL", func(c *Config, v string) error { c.TemplatesURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_SCHEDULER_URL", func(c *Config, v string) error { c.SchedulerURL = v; return checkURL(v) }},
@@ -390,9 +399,12 @@ func load(c Config, flags map[string]string, environ []string) (Config, error) {
 			problems = append(problems, fmt.Errorf("%s: %w", name, err))
 		}
 	}
+	c.warnCluster()
 	c.dropWeakDevSecret()
 	problems = append(problems, c.Validate())
-	c.NodeName = cmp.Or(c.NodeName, DefaultNode)
+	if c.Cluster == "" {
+		c.NodeName = cmp.Or(c.NodeName, DefaultNode)
+	}
 	return c, errors.Join(problems...)
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -59,12 +60,20 @@ const DefaultNode = "local"
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
+// warnCluster adds a warning if the certificates of roles are configured for a process
+// with all roles.
+func (c *Config) warnCluster() {
+	if c.Role == "" && c.Cluster != "" {
+		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_CLUSTER is for roles as programs of their own and is not used")
+	}
+}
+
 func (c *Config) checkServices() error {
 	var errs []error
 	switch {
 	case c.NodeName == "":
 		// Records say by the name where a Sandbox runs, so two Nodes must not share one.
-		if c.Role == RoleNode && c.Database != "" && !c.Dev {
+		if c.Role == RoleNode && c.Database != "" && !c.Dev && c.Cluster == "" {
 			errs = append(errs, errors.New("CLOUD_SANDBOX_NODE: it is not set, and other nodes may have records in this database too; set it to a name that no other node has, for example the name of this machine"))
 		}
 	case !nodeNamePattern.MatchString(c.NodeName):
@@ -72,6 +81,26 @@ func (c *Config) checkServices() error {
 	}
 	if c.Role == "" && c.TemplatesURL != "" {
 		errs = append(errs, errors.New("CLOUD_SANDBOX_TEMPLATES_URL: a server with all roles keeps its templates itself; unset it"))
+	}
+	if strings.HasPrefix(c.TemplatesURL, "https:") && c.TemplatesNode == "" {
+		errs = append(errs, errors.New("CLOUD_SANDBOX_TEMPLATES_NODE: it is not set; set it to the name of the node at CLOUD_SANDBOX_TEMPLATES_URL, which its certificate must have"))
+	}
+	if c.MonitorAddr != "" && c.Cluster == "" {
+		errs = append(errs, errors.New("CLOUD_SANDBOX_MONITOR_ADDR: without CLOUD_SANDBOX_CLUSTER each role serves monitoring on its own port; unset it"))
+	}
+	for _, u := range []struct{ name, url string }{
+		{"CLOUD_SANDBOX_SESSION_MANAGER_URL", c.SessionManagerURL},
+		{"CLOUD_SANDBOX_SCHEDULER_URL", c.SchedulerURL},
+		{"CLOUD_SANDBOX_NODE_URL", c.NodeURL},
+		{"CLOUD_SANDBOX_TEMPLATES_URL", c.TemplatesURL},
+	} {
+		switch {
+		case c.Role == "":
+		case strings.HasPrefix(u.url, "http:") && c.Cluster != "":
+			errs = append(errs, fmt.Errorf("%s: http:// is refused with CLOUD_SANDBOX_CLUSTER, because it shows secrets to the network; use https://HOST:PORT or unix:/PATH", u.name))
+		case strings.HasPrefix(u.url, "https:") && c.Cluster == "":
+			errs = append(errs, fmt.Errorf("%s: https:// needs a certificate for this role; set CLOUD_SANDBOX_CLUSTER to its folder", u.name))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -87,8 +116,15 @@ func checkURL(v string) error {
 		return nil
 	}
 	u, err := url.Parse(v)
-	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
-		return fmt.Errorf("%q is neither unix:/PATH nor http://HOST:PORT", v)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
+		return fmt.Errorf("%q is neither unix:/PATH nor https://HOST:PORT nor http://HOST:PORT", v)
+	}
+	return nil
+}
+
+func checkMonitorAddr(v string) error {
+	if host, port, err := net.SplitHostPort(v); err != nil || host == "" || port == "" {
+		return fmt.Errorf("%q is not HOST:PORT", v)
 	}
 	return nil
 }

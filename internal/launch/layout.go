@@ -88,6 +88,9 @@ func (l Layout) Sockets() string { return filepath.Join(l.Server(), "run") }
 // Socket is where a role listens for the others.
 func (l Layout) Socket(role string) string { return filepath.Join(l.Sockets(), role+".sock") }
 
+// Identity is the folder of a role's certificate in a cluster.
+func (l Layout) Identity(role string) string { return l.path("cluster", role) }
+
 // Logs is where detached processes write.
 func (l Layout) Logs() string { return l.path("log") }
 

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -56,6 +57,9 @@ func move(dst, src net.Conn) error {
 	if s, ok := dst.(*stream); ok {
 		dst = s.Conn
 	}
+	if c, ok := src.(*tls.Conn); ok {
+		return moveSecure(dst, c)
+	}
 	if c, ok := src.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			return moveReady(dst, raw)
@@ -98,6 +102,56 @@ func moveReady(dst io.Writer, src syscall.RawConn) error {
 		case readErr != nil:
 			return readErr
 		case n == 0 || err != nil:
+			return err
+		}
+	}
+}
+
+const (
+	// idleBytes is the size of the buffer of a TLS stream that waits, recordBytes the most
+	// that one read of TLS returns, and busyBytes the size of a read that more will follow.
+	idleBytes   = 512
+	recordBytes = 16 << 10
+	busyBytes   = 4 << 10
+)
+
+var records = sync.Pool{New: func() any { return new([recordBytes]byte) }}
+
+// moveSecure copies from a TLS connection, which has no descriptor to wait on. It waits
+// with a small buffer, and takes a large one while a read fills it.
+func moveSecure(dst io.Writer, src *tls.Conn) error {
+	var small [idleBytes]byte
+	for {
+		n, err := src.Read(small[:])
+		if n > 0 {
+			if _, err := dst.Write(small[:n]); err != nil {
+				return err
+			}
+		}
+		if err == nil && n == len(small) {
+			err = moveRecords(dst, src)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// moveRecords copies whole records until a short one.
+func moveRecords(dst io.Writer, src *tls.Conn) error {
+	buf := records.Get().(*[recordBytes]byte)
+	defer records.Put(buf)
+	for {
+		n, err := src.Read(buf[:])
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err != nil || n < busyBytes {
 			return err
 		}
 	}

@@ -91,7 +91,7 @@ func (s *Sandboxes) of(ctx context.Context, age time.Duration) (*managerPeer, er
 	defer s.mu.Unlock()
 	p := s.all[address]
 	if p == nil {
-		p = &managerPeer{peer: newPeer(SessionManager, address, s.self)}
+		p = &managerPeer{peer: newPeer(SessionManager, "", address, s.self)}
 		p.client = sessionv1connect.NewSessionServiceClient(p.http, p.base, p.options()...)
 		s.all[address] = p
 	}

@@ -1,6 +1,11 @@
 // Package rpc carries the ports of the root package between two processes of one
 // installation: Connect over HTTP, by a Unix socket that checks the peer's user, or by
-// TCP. Every call carries a token with the caller and the Tenant, signed with a secret
+// TCP. rules says which roles may make each call, and for whom.
+//
+// Between machines a call goes through TLS with certificates on both sides, from which
+// each end knows the other. Its token names the Tenant and the process that it is for, and
+// is signed with the key of the caller's certificate. On a socket, and by TCP where the
+// roles have no certificates, the token also says who calls, and is signed with a secret
 // that the roles share.
 //
 // A client implements a port and a handler serves one. An error arrives as it was
@@ -8,6 +13,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +29,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/node/v1/nodev1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -31,7 +38,8 @@ const (
 	// that was killed restarts sooner. Nothing has been sent yet, so any call may wait.
 	startWait  = time.Second
 	startPause = 20 * time.Millisecond
-	// reachLimit bounds making a connection: a host that takes longer is off, or cut off.
+	// reachLimit bounds making a connection, with its TLS handshake: a host that takes
+	// longer is off, or cut off.
 	reachLimit = time.Second
 	// maxMessage bounds one message between our own processes, in bytes.
 	maxMessage = 64 << 20
@@ -42,19 +50,26 @@ const (
 	awayAdvice = time.Second
 )
 
-const unixPrefix = "unix:"
+const (
+	unixPrefix   = "unix:"
+	plainPrefix  = "http://"
+	securePrefix = "https://"
+)
 
-// CheckAddress accepts "unix:PATH" with an absolute path and "http://HOST:PORT". Other
-// addresses are Invalid.
+// keepAlive finds a connection whose other machine has gone within half a minute.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// CheckAddress accepts "unix:PATH" with an absolute path, "https://HOST:PORT" and
+// "http://HOST:PORT". Other addresses are Invalid.
 func CheckAddress(address string) error {
 	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
 		if strings.HasPrefix(path, "/") {
 			return nil
 		}
-	} else if u, err := url.Parse(address); err == nil && u.Scheme == "http" && u.Port() != "" && u.Path == "" && u.User == nil {
+	} else if u, err := url.Parse(address); err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Port() != "" && u.Path == "" && u.User == nil {
 		return nil
 	}
-	return sandbox.Errorf(sandbox.Invalid, "%q is neither unix:/PATH nor http://HOST:PORT", address)
+	return sandbox.Errorf(sandbox.Invalid, "%q is neither unix:/PATH nor https://HOST:PORT nor http://HOST:PORT", address)
 }
 
 // UnixAddress is the address of a socket file.
@@ -63,6 +78,7 @@ func UnixAddress(path string) string { return unixPrefix + path }
 // A peer is another process with the credentials to call it.
 type peer struct {
 	role    Role
+	name    string // of the Node, for the role node
 	address string
 	self    Self
 	http    *http.Client
@@ -75,36 +91,32 @@ type Self struct {
 	Role Role
 	Name string // of the Node, for the role node
 	Keys *Keys
+	// Identity is for calls to https:// addresses. With one, http:// addresses are
+	// refused. Nil: the roles have no certificates.
+	Identity *cluster.Identity
+
+	reach time.Duration // limit of making a connection; zero: reachLimit
 }
 
-// newPeer returns the peer of a role at an address that CheckAddress accepts.
-func newPeer(role Role, address string, self Self) *peer {
-	p := &peer{role: role, address: address, self: self, base: address}
+// newPeer returns the peer of a role at an address that CheckAddress accepts; name is the
+// Node's, for the role node.
+func newPeer(role Role, name, address string, self Self) *peer {
+	p := &peer{role: role, name: name, address: address, self: self, base: address}
 	if strings.HasPrefix(address, unixPrefix) {
-		p.base = "http://" + string(role)
+		p.base = plainPrefix + string(role)
 	}
 	p.http = &http.Client{
-		Transport: &http.Transport{
-			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return p.connect(ctx) },
-			MaxIdleConnsPerHost: maxIdle,
-			IdleConnTimeout:     idleLimit,
-			DisableCompression:  true,
-		},
+		Transport:     &transports{peer: p},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return p
 }
 
 // connect dials the process. It waits up to startWait for a process that does not
-// listen, and reachLimit for a host that does not answer.
-func (p *peer) connect(ctx context.Context) (net.Conn, error) {
-	network, address := "unix", strings.TrimPrefix(p.address, unixPrefix)
-	if address == p.address {
-		network, address = "tcp", strings.TrimPrefix(p.address, "http://")
-	}
-	d := net.Dialer{Timeout: reachLimit}
+// listen, and reachLimit for a host that does not answer. pair is for a secure address.
+func (p *peer) connect(ctx context.Context, pair *cluster.Pair) (net.Conn, error) {
 	for began := time.Now(); ; {
-		conn, err := d.DialContext(ctx, network, address)
+		conn, err := p.connectOnce(ctx, pair)
 		absent := errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
 		if err == nil || !absent || time.Since(began) >= startWait {
 			return conn, err
@@ -115,6 +127,29 @@ func (p *peer) connect(ctx context.Context) (net.Conn, error) {
 		case <-time.After(startPause):
 		}
 	}
+}
+
+func (p *peer) connectOnce(ctx context.Context, pair *cluster.Pair) (net.Conn, error) {
+	network, address := p.endpoint()
+	if err := p.mayReach(); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.self.reach, reachLimit))
+	defer cancel()
+	d := net.Dialer{KeepAliveConfig: keepAlive}
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil || !p.secure() {
+		return conn, err
+	}
+	return p.handshake(ctx, conn, pair)
+}
+
+// endpoint is the address for a dial.
+func (p *peer) endpoint() (network, address string) {
+	if path, ok := strings.CutPrefix(p.address, unixPrefix); ok {
+		return "unix", path
+	}
+	return "tcp", strings.TrimPrefix(strings.TrimPrefix(p.address, plainPrefix), securePrefix)
 }
 
 // options are the options of every client of a service.
@@ -128,9 +163,24 @@ func (p *peer) options() []connect.ClientOption {
 func (p *peer) close() { p.http.CloseIdleConnections() }
 
 // sign adds the token of a call for tenant, which may be empty, and the ID of the
-// client's request, if any.
-func (p *peer) sign(ctx context.Context, h http.Header, tenant sandbox.TenantID) error {
-	token, err := p.self.Keys.sign(Caller{Role: p.self.Role, Name: p.self.Name, Tenant: tenant}, p.role)
+// client's request, if any. The call must be made with the returned context.
+func (p *peer) sign(ctx context.Context, h http.Header, tenant sandbox.TenantID) (context.Context, error) {
+	pair, err := p.pair()
+	if err != nil {
+		return nil, err
+	}
+	return withPair(ctx, pair), p.signWith(ctx, pair, h, tenant)
+}
+
+// signWith is sign with a certificate; nil: with the secret that the roles share.
+func (p *peer) signWith(ctx context.Context, pair *cluster.Pair, h http.Header, tenant sandbox.TenantID) error {
+	var token string
+	var err error
+	if pair != nil {
+		token, err = signFor(pair, tenant, audience(p.role, p.name))
+	} else {
+		token, err = p.self.Keys.sign(Caller{Role: p.self.Role, Name: p.self.Name, Tenant: tenant}, p.role)
+	}
 	if err != nil {
 		return err
 	}
@@ -147,10 +197,11 @@ func call[Req, Res any](
 	method func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
 ) (*Res, error) {
 	req := connect.NewRequest(msg)
-	if err := p.sign(ctx, req.Header(), tenant); err != nil {
+	signed, err := p.sign(ctx, req.Header(), tenant)
+	if err != nil {
 		return nil, err
 	}
-	res, err := method(ctx, req)
+	res, err := method(signed, req)
 	if err != nil {
 		return nil, p.restore(ctx, err)
 	}
@@ -186,18 +237,22 @@ func (p *peer) alive(ctx context.Context) error {
 type peers struct {
 	self Self
 
-	mu        sync.Mutex
-	byAddress map[string]*peer
+	mu    sync.Mutex
+	known map[nodeAt]*peer
 }
 
-func (s *peers) at(address string) *peer {
+// nodeAt is a Node at an address: over TLS, no other Node is accepted there.
+type nodeAt struct{ name, address string }
+
+func (s *peers) at(name, address string) *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.byAddress[address]
+	at := nodeAt{name, address}
+	p := s.known[at]
 	if p == nil {
-		p = newPeer(Node, address, s.self)
+		p = newPeer(Node, name, address, s.self)
 		p.node = nodev1connect.NewNodeServiceClient(p.http, p.base, p.options()...)
-		s.byAddress[address] = p
+		s.known[at] = p
 	}
 	return p
 }
@@ -205,7 +260,7 @@ func (s *peers) at(address string) *peer {
 func (s *peers) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.byAddress {
+	for _, p := range s.known {
 		p.close()
 	}
 }

@@ -7,8 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 )
 
 // server is a Server on a Unix socket and a TCP port.
@@ -17,9 +20,10 @@ type server struct {
 	role      Role
 	unix, tcp string // addresses
 	path      string
-	service   Service
+	services  []Service
 	log       *slog.Logger
 	stop      func()
+	identity  *cluster.Identity // nil: none
 }
 
 func testKeys(t testing.TB) *Keys {
@@ -31,9 +35,9 @@ func testKeys(t testing.TB) *Keys {
 	return keys
 }
 
-func prepare(t testing.TB, role Role, service Service) *server {
+func prepare(t testing.TB, role Role, services ...Service) *server {
 	path := filepath.Join(t.TempDir(), "s")
-	return &server{keys: testKeys(t), role: role, path: path, unix: UnixAddress(path), service: service, log: slog.New(slog.DiscardHandler)}
+	return &server{keys: testKeys(t), role: role, path: path, unix: UnixAddress(path), services: services, log: slog.New(slog.DiscardHandler)}
 }
 
 func serve(t testing.TB, role Role, service Service) *server {
@@ -42,7 +46,10 @@ func serve(t testing.TB, role Role, service Service) *server {
 	return s
 }
 
-func (s *server) self(role Role, name string) Self { return Self{Role: role, Name: name, Keys: s.keys} }
+// self is a caller without a certificate. On a busy machine a connection may take long.
+func (s *server) self(role Role, name string) Self {
+	return Self{Role: role, Name: name, Keys: s.keys, reach: time.Minute}
+}
 
 func (s *server) start(t testing.TB) {
 	t.Helper()
@@ -55,9 +62,13 @@ func (s *server) start(t testing.TB) {
 		t.Fatal(err)
 	}
 	s.tcp = "http://" + port.Addr().String()
+	if s.identity != nil {
+		s.tcp = "https://" + port.Addr().String()
+		port = Secured(port, s.identity)
+	}
 	log := s.log
 	srv := &Server{
-		Role: s.role, Keys: s.keys, Services: []Service{s.service}, Log: log, Registry: prometheus.NewRegistry(),
+		Role: s.role, Keys: s.keys, Identity: s.identity, Services: s.services, Log: log, Registry: prometheus.NewRegistry(),
 		Ready: func(context.Context) []string { return nil },
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -36,12 +38,17 @@ type Service struct {
 }
 
 // Server serves a role to the other roles and to monitoring: its services, /health,
-// /ready and /metrics, and gRPC's health and reflection. It is an http.Handler; Run
-// serves it with the right limits.
+// /ready and /metrics, and gRPC's health and reflection. Over TLS, monitoring is limited
+// to /health. It is an http.Handler; Run serves it with the right limits.
 type Server struct {
 	Role     Role
 	Keys     *Keys
 	Services []Service
+	// Identity authenticates callers over TLS. With one, only a Unix socket accepts
+	// callers without TLS. Nil: the roles have no certificates.
+	Identity *cluster.Identity
+	// Monitors are listeners for monitoring alone, without TLS.
+	Monitors []net.Listener
 	// Ready returns the reasons why the process is not ready, a sentence each.
 	Ready func(context.Context) []string
 	// Leads reports whether this process leads its role, for /ready; nil: the role has no
@@ -50,9 +57,11 @@ type Server struct {
 	Registry *prometheus.Registry
 	Log      *slog.Logger
 
-	once  sync.Once
-	mux   *http.ServeMux
-	dials dials
+	once    sync.Once
+	mux     *http.ServeMux // of services and /health
+	monitor *http.ServeMux
+	open    *http.ServeMux // of both
+	dials   dials
 
 	draining chan struct{} // closed when the shutdown begins
 }
@@ -60,15 +69,25 @@ type Server struct {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.once.Do(s.build)
-	s.mux.ServeHTTP(w, r)
+	r = withConnection(r)
+	if r.TLS != nil {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	s.open.ServeHTTP(w, r)
 }
 
 func (s *Server) build() {
-	s.mux = http.NewServeMux()
-	s.mux.HandleFunc("GET /health", s.health)
-	s.mux.HandleFunc("GET /ready", s.ready)
-	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}))
-	s.dials = dials{keys: s.Keys, open: map[net.Conn]bool{}}
+	s.mux, s.monitor, s.open = http.NewServeMux(), http.NewServeMux(), http.NewServeMux()
+	handle := func(pattern string, h http.Handler, into ...*http.ServeMux) {
+		for _, mux := range into {
+			mux.Handle(pattern, h)
+		}
+	}
+	handle("GET /health", http.HandlerFunc(s.health), s.mux, s.monitor, s.open)
+	handle("GET /ready", http.HandlerFunc(s.ready), s.monitor, s.open)
+	handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}), s.monitor, s.open)
+	s.dials = dials{caller: s.caller, open: map[net.Conn]*x509.Certificate{}}
 	options := []connect.HandlerOption{
 		connect.WithReadMaxBytes(maxMessage),
 		connect.WithInterceptors(s.check()),
@@ -79,14 +98,15 @@ func (s *Server) build() {
 	}
 	var names []string
 	for _, service := range s.Services {
-		s.mux.Handle(service.handler(options...))
+		path, h := service.handler(options...)
+		handle(path, h, s.mux, s.open)
 		names = append(names, service.Name)
 		for pattern, do := range service.carried {
-			s.mux.Handle(pattern, s.carries(pattern, do))
+			handle(pattern, s.carries(pattern, do), s.mux, s.open)
 		}
 		if service.nodes != nil {
 			s.dials.nodes = service.nodes
-			s.mux.Handle("GET "+dialPath, &s.dials)
+			handle("GET "+dialPath, &s.dials, s.mux, s.open)
 		}
 	}
 	s.draining = make(chan struct{})
@@ -95,8 +115,26 @@ func (s *Server) build() {
 		Draining: s.draining,
 	}
 	for path, h := range Tools(health, names...) {
-		s.mux.Handle(path, h)
+		handle(path, h, s.monitor, s.open)
 	}
+}
+
+// caller authenticates the caller of a procedure and checks that it may call it. The
+// Caller of an error is as much as is known.
+func (s *Server) caller(ctx context.Context, procedure string, h http.Header) (c Caller, err error) {
+	switch on := connectionOf(ctx); {
+	case on.tls != nil && s.Identity != nil:
+		pair := s.Identity.Current()
+		c, err = checkSigned(pair, on.tls.PeerCertificates, h, audience(s.Role, pair.ID.Name))
+	case s.Identity != nil && !on.unix:
+		err = anonymous(errors.New("the connection is neither TLS nor a Unix socket"))
+	default:
+		c, err = s.Keys.check(h, s.Role)
+	}
+	if err == nil {
+		err = authorize(procedure, c)
+	}
+	return c, err
 }
 
 // Tools returns the handlers, by path, for gRPC's tools: health, and reflection of the
@@ -139,7 +177,7 @@ func (s *Server) check() connect.Interceptor {
 				took.WithLabelValues(r.Spec().Procedure, code).Observe(lasted.Seconds())
 				s.logCall(ctx, r.Spec().Procedure, caller, code, lasted)
 			}()
-			if caller, err = s.Keys.check(r.Header(), s.Role); err != nil {
+			if caller, err = s.caller(ctx, r.Spec().Procedure, r.Header()); err != nil {
 				s.Log.WarnContext(ctx, "refused a call without the right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
 				return nil, Public(err)
 			}
@@ -219,15 +257,25 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	srv := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: 2 * idleLimit,
 		BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog:    slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ErrorLog:    serverErrors(s.Log),
 		Protocols:   Protocols(),
 	}
+	monitor := &http.Server{Handler: s.monitor, ReadHeaderTimeout: headerTime, IdleTimeout: 2 * idleLimit, ErrorLog: srv.ErrorLog, Protocols: Protocols()}
 	var serving sync.WaitGroup
 	defer serving.Wait()
+	defer monitor.Close()
 	defer s.dials.close()
-	failed := make(chan error, len(listeners))
+	if s.Identity != nil {
+		cutting, stop := context.WithCancel(base)
+		defer stop()
+		serving.Go(func() { s.dials.cut(cutting, s.Identity) })
+	}
+	failed := make(chan error, len(listeners)+len(s.Monitors))
 	for _, ln := range listeners {
 		serving.Go(func() { failed <- srv.Serve(ln) })
+	}
+	for _, ln := range s.Monitors {
+		serving.Go(func() { failed <- monitor.Serve(ln) })
 	}
 	select {
 	case err := <-failed:

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,10 +22,11 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	rpcv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 )
 
-// Nodes.Dial requests its stream as an upgrade of an HTTP/1.1 connection. By TCP, the
-// connection then carries the stream's bytes and nothing else. By a Unix socket, the
+// Nodes.Dial requests its stream as an upgrade of an HTTP/1.1 connection. By TCP, also
+// with TLS, the connection then carries the stream's bytes and nothing else. By a Unix socket, the
 // answer carries the file descriptor of the stream itself, and the connection ends: the
 // Node no longer forwards anything.
 const (
@@ -41,7 +43,11 @@ const (
 
 // dialGuest connects to a port of a Boot on the Node p.
 func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
-	conn, err := p.connect(ctx)
+	pair, err := p.pair()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := p.connect(ctx, pair)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -49,7 +55,7 @@ func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, p
 		return nil, p.away(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	stream, err := p.upgrade(ctx, conn, node, to, port)
+	stream, err := p.upgrade(ctx, conn, pair, node, to, port)
 	if !stop() && err == nil { // ctx ended, and set a deadline in the past
 		stream.Close()
 		err = ctx.Err()
@@ -69,7 +75,7 @@ func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, p
 }
 
 // upgrade requests the stream on conn. It closes conn if the stream does not use it.
-func (p *peer) upgrade(ctx context.Context, conn net.Conn, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
+func (p *peer) upgrade(ctx context.Context, conn net.Conn, pair *cluster.Pair, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
 	query := url.Values{
 		"node": {node}, "boot": {to.BootID}, "sandbox": {to.SandboxID},
 		"number": {strconv.FormatInt(to.Number, 10)}, "port": {strconv.Itoa(int(port))},
@@ -87,7 +93,7 @@ func (p *peer) upgrade(ctx context.Context, conn net.Conn, node string, to sandb
 	if isUnix {
 		req.Header.Set("Upgrade", upgradeHandle)
 	}
-	if err := p.sign(ctx, req.Header, to.Tenant); err != nil {
+	if err := p.signWith(ctx, pair, req.Header, to.Tenant); err != nil {
 		return nil, err
 	}
 	if err := req.Write(conn); err != nil {
@@ -196,12 +202,12 @@ func (s *stream) CloseWrite() error {
 
 // dials serves the dials of gateways.
 type dials struct {
-	nodes sandbox.BootDialer
-	keys  *Keys
+	nodes  sandbox.BootDialer
+	caller func(ctx context.Context, procedure string, h http.Header) (Caller, error)
 
 	mu      sync.Mutex
 	ended   bool
-	open    map[net.Conn]bool // streams that this process forwards
+	open    map[net.Conn]*x509.Certificate // streams that this process forwards, and their callers' certificates
 	serving sync.WaitGroup
 }
 
@@ -225,7 +231,7 @@ func (d *dials) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if handle && giveStream(conn, guest) {
 		return
 	}
-	if _, err := conn.Write(switching(upgradeBytes)); err != nil || !d.begin(conn, guest) {
+	if _, err := conn.Write(switching(upgradeBytes)); err != nil || !d.begin(callerCertificate(r), conn, guest) {
 		return
 	}
 	defer d.finish(conn, guest)
@@ -234,11 +240,8 @@ func (d *dials) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // dial authenticates the caller and dials.
 func (d *dials) dial(r *http.Request) (net.Conn, error) {
-	c, err := d.keys.check(r.Header, Node)
+	c, err := d.caller(r.Context(), dialPath, r.Header)
 	if err != nil {
-		return nil, err
-	}
-	if err := c.may(Gateway); err != nil {
 		return nil, err
 	}
 	q := r.URL.Query()
@@ -310,15 +313,23 @@ func giveStream(conn, guest net.Conn) bool {
 	return sent > 0
 }
 
+// callerCertificate is the certificate of a request's caller; nil: it has none.
+func callerCertificate(r *http.Request) *x509.Certificate {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil
+	}
+	return r.TLS.PeerCertificates[0]
+}
+
 // begin registers a stream; false after refuseNew or close.
-func (d *dials) begin(conns ...net.Conn) bool {
+func (d *dials) begin(by *x509.Certificate, conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return false
 	}
 	for _, c := range conns {
-		d.open[c] = true
+		d.open[c] = by
 	}
 	d.serving.Add(1)
 	return true
@@ -331,6 +342,36 @@ func (d *dials) finish(conns ...net.Conn) {
 		delete(d.open, c)
 	}
 	d.serving.Done()
+}
+
+// cutEvery is the interval of ending streams of revoked callers.
+const cutEvery = 5 * time.Second
+
+// cut ends the streams of callers whose certificate is revoked, until ctx ends. Other
+// calls are checked when they begin.
+func (d *dials) cut(ctx context.Context, identity *cluster.Identity) {
+	tick := time.NewTicker(cutEvery)
+	defer tick.Stop()
+	seen := identity.Current()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		pair := identity.Current()
+		if pair == seen {
+			continue
+		}
+		seen = pair
+		d.mu.Lock()
+		for c, by := range d.open {
+			if by != nil && pair.Revoked(by) {
+				c.Close()
+			}
+		}
+		d.mu.Unlock()
+	}
 }
 
 // close ends the forwarded streams and waits for them.

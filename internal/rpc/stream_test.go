@@ -69,12 +69,19 @@ func by(t testing.TB, serveGuest func(net.Conn), run func(t testing.TB, name str
 		{"descriptor", dialSocket, func(s *server) string { return s.unix }},
 		{"unix", hidden, func(s *server) string { return s.unix }},
 		{"tcp", dialSocket, func(s *server) string { return s.tcp }},
+		{"tls", dialSocket, func(s *server) string { return s.tcp }},
 	} {
 		g := &guests{connect: tt.connect}
-		s := serve(t, Node, NodeService(g))
+		s := prepare(t, Node, NodeService(g))
+		by := s.self(Gateway, "")
+		if tt.name == "tls" {
+			p := newPKI(t)
+			s.identity, by.Identity = p.identity(t, Node, "n"), p.identity(t, Gateway, "g")
+		}
+		s.start(t)
 		n := NewNodes(func(context.Context) ([]sandbox.NodeRecord, error) {
 			return []sandbox.NodeRecord{{Name: "n", Address: tt.address(s)}}, nil
-		}, s.self(Gateway, ""))
+		}, by)
 		run(t, tt.name, func() net.Conn {
 			c, err := n.Dial(t.Context(), "n", anyBoot, 8000)
 			if err != nil {

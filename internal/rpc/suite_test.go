@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node/nodetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder/buildertest"
@@ -29,7 +30,7 @@ func TestTemplates(t *testing.T) {
 	templatetest.Run(t, func(t *testing.T) templatetest.World {
 		w := buildertest.New(t)
 		s := serve(t, Node, TemplateService(w.Client))
-		door, node := NewTemplates(s.tcp, s.self(Gateway, "")), NewTemplates(s.tcp, s.self(Node, "n"))
+		door, node := NewTemplates("", s.tcp, s.self(Gateway, "")), NewTemplates("", s.tcp, s.self(Node, "n"))
 		t.Cleanup(door.Close)
 		t.Cleanup(node.Close)
 		return w.Suite(t, struct {
@@ -39,23 +40,35 @@ func TestTemplates(t *testing.T) {
 	})
 }
 
-// The client of a Node passes the suite of its ports on both transports: a dial and a
-// file take different ways there.
+// The client of a Node passes the suite of its ports on each transport: a dial and a file
+// take different ways there.
 func TestNodes(t *testing.T) {
+	p := newPKI(t)
+	self := p.identity(t, Node, core.NodeName)
+	callers := map[Role]*cluster.Identity{Gateway: p.identity(t, Gateway, "g"), SessionManager: p.identity(t, SessionManager, "m")}
 	for name, address := range map[string]func(*server) string{
 		"unix": func(s *server) string { return s.unix },
 		"tcp":  func(s *server) string { return s.tcp },
+		"tls":  func(s *server) string { return s.tcp },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nodetest.Run(t, func(t *testing.T) nodetest.World {
 				c := core.NewNode(t, core.Config{})
-				s := serve(t, Node, NodeService(c.Node))
+				s := prepare(t, Node, NodeService(c.Node))
+				if name == "tls" {
+					s.identity = self
+				}
+				s.start(t)
 				client := func(role Role) *Nodes {
 					records := func(context.Context) ([]sandbox.NodeRecord, error) {
 						return []sandbox.NodeRecord{{Name: core.NodeName, Address: address(s)}}, nil
 					}
-					n := NewNodes(records, s.self(role, ""))
+					by := s.self(role, "")
+					if name == "tls" {
+						by.Identity = callers[role]
+					}
+					n := NewNodes(records, by)
 					t.Cleanup(n.Close)
 					return n
 				}

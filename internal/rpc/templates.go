@@ -47,10 +47,10 @@ var (
 	_ sandbox.Images = (*Templates)(nil)
 )
 
-// NewTemplates returns the Templates that the Node at an address keeps. It does not
-// connect yet.
-func NewTemplates(address string, self Self) *Templates {
-	p := newPeer(Node, address, self)
+// NewTemplates returns the Templates that a Node keeps, by its name and its address. An
+// https:// address needs the name. It does not connect yet.
+func NewTemplates(node, address string, self Self) *Templates {
+	p := newPeer(Node, node, address, self)
 	return &Templates{peer: p, client: builderv1connect.NewBuilderServiceClient(p.http, p.base, p.options()...)}
 }
 

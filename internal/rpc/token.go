@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,16 +13,17 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 )
 
 // Role is a kind of process of an installation.
 type Role string
 
 const (
-	Gateway        Role = "gateway"
-	SessionManager Role = "session-manager"
-	Scheduler      Role = "scheduler"
-	Node           Role = "node"
+	Gateway        Role = cluster.Gateway
+	SessionManager Role = cluster.SessionManager
+	Scheduler      Role = cluster.Scheduler
+	Node           Role = cluster.Node
 )
 
 const (
@@ -36,11 +38,11 @@ const (
 // Caller is the sender of a call.
 type Caller struct {
 	Role   Role
-	Name   string           // of the Node, for the role node
+	Name   string           // of the instance, from its certificate; on a socket only a Node has one
 	Tenant sandbox.TenantID // the Tenant that the call is for; empty: none
 }
 
-// Keys sign and check the tokens of calls. Methods are safe for concurrent use.
+// Keys sign and check the tokens of calls without TLS. Methods are safe for concurrent use.
 type Keys struct {
 	secret []byte
 }
@@ -74,21 +76,72 @@ func (k *Keys) sign(c Caller, to Role) (string, error) {
 	return token, nil
 }
 
-// check returns the caller of a process of the role to. Every failure is the same
-// Anonymous.
-func (k *Keys) check(h http.Header, to Role) (Caller, error) {
-	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
-		return Caller{}, anonymous(errors.New("the bearer token is missing"))
+// audience is the process that a token is for: a Node by its name, so that no other Node
+// accepts the token, and any instance of another role.
+func audience(role Role, name string) string {
+	if role == Node {
+		return string(role) + "/" + name
 	}
-	var c claims
-	_, err := jwt.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return k.secret, nil },
-		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}), // the server chooses, never the token
-		jwt.WithAudience(string(to)), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
+	return string(role)
+}
+
+// signFor makes the token of a call over TLS, for tenant, which may be empty. It names its
+// issuer, but the other end takes that from the certificate.
+func signFor(pair *cluster.Pair, tenant sandbox.TenantID, to string) (string, error) {
+	key, algorithm := pair.Key()
+	token, err := jwt.NewWithClaims(jwt.GetSigningMethod(algorithm), claims{
+		Tenant: tenant,
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer: pair.ID.String(), Audience: jwt.ClaimStrings{to}, ExpiresAt: jwt.NewNumericDate(time.Now().Add(tokenLife)),
+		},
+	}).SignedString(key)
+	if err != nil {
+		return "", fmt.Errorf("sign a call with the key of the certificate: %w", err)
+	}
+	return token, nil
+}
+
+// checkSigned returns the caller over TLS with certs, whose token must be signed with the
+// key of the first one and be for the audience to. Every failure is the same Anonymous.
+func checkSigned(pair *cluster.Pair, certs []*x509.Certificate, h http.Header, to string) (Caller, error) {
+	id, err := pair.Peer(certs, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return Caller{}, anonymous(err)
 	}
+	algorithm, err := cluster.Algorithm(certs[0])
+	if err != nil {
+		return Caller{}, anonymous(err)
+	}
+	c, err := parseToken(h, algorithm, certs[0].PublicKey, jwt.WithAudience(to), jwt.WithIssuer(id.String()))
+	if err != nil {
+		return Caller{}, err
+	}
+	return Caller{Role: Role(id.Role), Name: id.Name, Tenant: c.Tenant}, nil
+}
+
+// check returns the caller of a process of the role to. Every failure is the same
+// Anonymous.
+func (k *Keys) check(h http.Header, to Role) (Caller, error) {
+	c, err := parseToken(h, jwt.SigningMethodHS256.Alg(), k.secret, jwt.WithAudience(string(to)))
+	if err != nil {
+		return Caller{}, err
+	}
 	return Caller{Role: Role(c.Issuer), Name: c.Name, Tenant: c.Tenant}, nil
+}
+
+// parseToken checks the bearer token with a key. The server chooses the algorithm, never
+// the token.
+func parseToken(h http.Header, algorithm string, key any, options ...jwt.ParserOption) (claims, error) {
+	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
+		return claims{}, anonymous(errors.New("the bearer token is missing"))
+	}
+	var c claims
+	options = append(options, jwt.WithValidMethods([]string{algorithm}), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
+	if _, err := jwt.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return key, nil }, options...); err != nil {
+		return claims{}, anonymous(err)
+	}
+	return c, nil
 }
 
 func anonymous(cause error) error {

@@ -43,7 +43,8 @@ func command(role, version string) *cobra.Command {
 
 One of the four roles that "cloud-sandbox serve" has in one process; roles find
 each other in the data folder, or by addresses in their environment.
-"make run-all" starts all four.`,
+"make run-all" starts all four. Roles on several machines need certificates:
+see "cloud-sandbox cluster --help".`,
 		Example:       "  sudo " + role + " --data /var/lib/cloud-sandbox",
 		Version:       version,
 		Args:          cobra.NoArgs,

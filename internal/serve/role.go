@@ -62,6 +62,9 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		return fmt.Errorf("no role %q", cfg.Role)
 	}
 	parts := new(run.Parts)
+	if err := r.openIdentity(parts); err != nil {
+		return err
+	}
 	parts.Start("events", ended(j.hooks.Run))
 	parts.Start("memory", ended(returnMemory))
 	if err := start(ctx, parts); err != nil {
@@ -91,7 +94,7 @@ func (r *role) useHome() (close func()) {
 	if r.cfg.KeepsTemplates() {
 		return func() {}
 	}
-	home := rpc.NewTemplates(r.cfg.TemplatesURL, r.self)
+	home := rpc.NewTemplates(r.cfg.TemplatesNode, r.cfg.TemplatesURL, r.self)
 	r.images, r.templates = home, home
 	return home.Close
 }
@@ -249,12 +252,16 @@ func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, lea
 	if err != nil {
 		return err
 	}
+	monitors, err := r.monitors()
+	if err != nil {
+		return err
+	}
 	server := &rpc.Server{
-		Role: r.self.Role, Keys: r.self.Keys, Services: services,
+		Role: r.self.Role, Keys: r.self.Keys, Identity: r.self.Identity, Services: services, Monitors: monitors,
 		Ready: ready, Leads: leads, Registry: r.registry, Log: r.log,
 	}
 	parts.Start(r.cfg.Role+"'s door", ended(func(ctx context.Context) error {
-		return server.Run(ctx, append(r.listeners, local)...)
+		return server.Run(ctx, append(r.forRoles(r.listeners), local)...)
 	}))
 	return nil
 }

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,7 +22,11 @@ var RoleNames = []string{"node", "scheduler", "session-manager", "gateway"}
 type Roles struct {
 	*Server
 	Addrs map[string]string // by role
-	parts map[string]*rolePart
+	// Monitors is where a role serves monitoring, if that is not in Addrs, and Only the
+	// environment of one role, KEY=VALUE.
+	Monitors map[string]string
+	Only     map[string][]string
+	parts    map[string]*rolePart
 }
 
 type rolePart struct {
@@ -103,7 +108,7 @@ func (r *Roles) Start(t testing.TB, role string) {
 	}
 	defer log.Close()
 	p := &rolePart{cmd: exec.Command(r.program(role)), done: make(chan struct{})}
-	p.cmd.Env = r.Env()
+	p.cmd.Env = append(r.Env(), r.Only[role]...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -130,7 +135,7 @@ func (r *Roles) Serves(t testing.TB) {
 
 // Ask sends a GET to a role without a token.
 func (r *Roles) Ask(role, path string) (int, []byte, error) {
-	c := &Client{URL: "http://" + r.Addrs[role], HTTP: brief}
+	c := &Client{URL: "http://" + cmp.Or(r.Monitors[role], r.Addrs[role]), HTTP: brief}
 	return c.Do("GET", path, nil)
 }
 

@@ -11,8 +11,10 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -24,7 +26,7 @@ type Certificate struct {
 	issuers [][]byte // in DER, the nearest first
 }
 
-// SelfSigned makes a certificate for names, which are hosts or IP addresses. It is
+// SelfSigned makes a certificate for names, which are hosts, IP addresses or URIs. It is
 // valid for an hour, and may issue others.
 func SelfSigned(t testing.TB, names ...string) *Certificate {
 	t.Helper()
@@ -44,7 +46,13 @@ func SelfSignedFrom(t testing.TB, from time.Time, valid time.Duration, names ...
 // Issue makes a certificate for names, signed by c. It may issue none itself.
 func (c *Certificate) Issue(t testing.TB, names ...string) *Certificate {
 	t.Helper()
-	leaf := template(t, c.NotBefore, c.NotAfter.Sub(c.NotBefore), names)
+	return c.IssueFrom(t, c.NotBefore, c.NotAfter.Sub(c.NotBefore), names...)
+}
+
+// IssueFrom is Issue with a start and length of its validity.
+func (c *Certificate) IssueFrom(t testing.TB, from time.Time, valid time.Duration, names ...string) *Certificate {
+	t.Helper()
+	leaf := template(t, from, valid, names)
 	leaf.KeyUsage = x509.KeyUsageDigitalSignature
 	issued := sign(t, leaf, newKey(t), c)
 	issued.issuers = append([][]byte{c.Raw}, c.issuers...)
@@ -60,10 +68,17 @@ func template(t testing.TB, from time.Time, valid time.Duration, names []string)
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: serial, NotBefore: from, NotAfter: from.Add(valid), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		SerialNumber: serial, NotBefore: from, NotAfter: from.Add(valid),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, name := range names {
-		if ip := net.ParseIP(name); ip != nil {
+		if strings.Contains(name, "://") {
+			u, err := url.Parse(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.URIs = append(c.URIs, u)
+		} else if ip := net.ParseIP(name); ip != nil {
 			c.IPAddresses = append(c.IPAddresses, ip)
 		} else {
 			c.DNSNames = append(c.DNSNames, name)
@@ -126,6 +141,17 @@ func (c *Certificate) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(c.Certificate)
 	return pool
+}
+
+// WriteIdentity writes c with its key and the certificate of its issuer into dir, as a
+// Secret of Kubernetes has them.
+func (c *Certificate) WriteIdentity(t testing.TB, dir string, issuer *Certificate) {
+	t.Helper()
+	for name, text := range map[string][]byte{"ca.crt": issuer.PEM(), "tls.crt": c.PEM(), "tls.key": c.KeyPEM(t)} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Write writes c and its key into two files in dir, of that mode.

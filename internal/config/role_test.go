@@ -1,0 +1,48 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// Calls between machines need certificates, and roles with certificates make no other
+// ones.
+func TestClusterSettings(t *testing.T) {
+	const manager = "CLOUD_SANDBOX_SESSION_MANAGER_URL"
+	for _, tt := range []struct {
+		name string
+		env  []string
+		want string // in the error; empty: none
+	}{
+		{"sockets", nil, ""},
+		{"plain TCP without certificates", env(manager, "http://127.0.0.1:9091"), ""},
+		{"TLS with certificates", env(manager, "https://control.example:9091", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
+		{"a socket with certificates", env(manager, "unix:/s", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
+		{"plain TCP with certificates", env(manager, "http://127.0.0.1:9091", "CLOUD_SANDBOX_CLUSTER", "/c"), manager + ": http:// is refused with CLOUD_SANDBOX_CLUSTER"},
+		{"TLS without certificates", env(manager, "https://control.example:9091"), manager + ": https:// needs a certificate"},
+		{"no port", env(manager, "https://control.example", "CLOUD_SANDBOX_CLUSTER", "/c"), "neither unix:/PATH nor https://HOST:PORT"},
+		{"an address for monitoring", env("CLOUD_SANDBOX_MONITOR_ADDR", "127.0.0.1:9191", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
+		{"a bad one", env("CLOUD_SANDBOX_MONITOR_ADDR", "9191", "CLOUD_SANDBOX_CLUSTER", "/c"), "CLOUD_SANDBOX_MONITOR_ADDR"},
+		{"one without certificates", env("CLOUD_SANDBOX_MONITOR_ADDR", "127.0.0.1:9191"), "without CLOUD_SANDBOX_CLUSTER"},
+	} {
+		_, err := LoadRole(RoleNode, nil, tt.env)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	for name, want := range map[string]string{"": "local", "node-1": "node-1"} {
+		c, err := LoadRole(RoleNode, nil, env("CLOUD_SANDBOX_NODE", name))
+		if err != nil || c.NodeName != want {
+			t.Errorf("the node %q is named %q, %v", name, c.NodeName, err)
+		}
+	}
+	// Its certificate names it, if the operator does not.
+	c, err := LoadRole(RoleNode, nil, env("CLOUD_SANDBOX_CLUSTER", "/c"))
+	if err != nil || c.NodeName != "" || c.Cluster != "/c" {
+		t.Errorf("%q, %v", c.NodeName, err)
+	}
+	all, err := Load(map[string]string{FlagDev: "true"}, env("CLOUD_SANDBOX_CLUSTER", "/c"))
+	if err != nil || len(all.Warnings) != 1 || !strings.Contains(all.Warnings[0], "CLOUD_SANDBOX_CLUSTER") {
+		t.Errorf("with all roles: %q, %v", all.Warnings, err)
+	}
+}
