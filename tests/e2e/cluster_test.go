@@ -148,15 +148,15 @@ func said(t *testing.T, cmd *exec.Cmd) string {
 // after the other, and returns the authority's folder.
 func newCluster(t *testing.T, r *rig.Roles) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-cluster-")
+	parent, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-cluster-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir = filepath.Join(dir, "cluster")
+	dir := filepath.Join(parent, "cluster")
 	join, err := rig.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
