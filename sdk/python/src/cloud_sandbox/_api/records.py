@@ -47,7 +47,7 @@ def record(cls: type[_Record], obj: fields.Object, **given: object) -> _Record:
     not decoded.
     """
     values = dict(given)
-    for name, required, decode in _fields(cls):
+    for name, required, decode in _fields(cast("Any", cls)):
         if name in given:
             continue
         value = fields.required_text(obj, name) if required else decode(obj, name)
