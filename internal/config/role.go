@@ -60,9 +60,15 @@ const DefaultNode = "local"
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
-// warnCluster adds a warning if the certificates of roles are configured for a process
-// with all roles.
+// warnCluster adds warnings about settings of certificates that have no effect, or less
+// than expected.
 func (c *Config) warnCluster() {
+	if c.Role == RoleSessionManager && c.Cluster != "" && c.SessionManagerURL == "" {
+		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_SESSION_MANAGER_URL is not set: processes on other machines cannot reach this session-manager; set it to its own https:// address")
+	}
+	if c.Role == RoleGateway && c.MonitorAddr != "" {
+		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_MONITOR_ADDR is not used: the gateway serves monitoring on the port for clients")
+	}
 	if c.Role == "" && c.Cluster != "" {
 		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_CLUSTER is for roles as programs of their own and is not used")
 	}

@@ -18,16 +18,23 @@ const Aside = ".new-"
 // Write replaces the content of the file at path atomically: a reader sees the old or
 // the new content. The new content is durable when Write returns.
 func Write(path string, content []byte, mode fs.FileMode) error {
-	return write(path, content, mode, true)
+	return write(path, content, mode, os.Geteuid(), true)
+}
+
+// WriteFor is Write for a file that another user, and the group of the same number, shall
+// own. It changes the owner of no other file, even if that user can rename files in the
+// folder meanwhile.
+func WriteFor(uid int, path string, content []byte, mode fs.FileMode) error {
+	return write(path, content, mode, uid, true)
 }
 
 // WriteLoose is Write without the wait for the disk: after a crash of the machine
 // the file may be the old one, or empty.
 func WriteLoose(path string, content []byte, mode fs.FileMode) error {
-	return write(path, content, mode, false)
+	return write(path, content, mode, os.Geteuid(), false)
 }
 
-func write(path string, content []byte, mode fs.FileMode, lasting bool) error {
+func write(path string, content []byte, mode fs.FileMode, uid int, lasting bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), Aside)
 	if err != nil {
 		return err
@@ -35,6 +42,9 @@ func write(path string, content []byte, mode fs.FileMode, lasting bool) error {
 	defer os.Remove(f.Name()) // fails once it is renamed
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Chmod(mode))
+	if uid != os.Geteuid() {
+		err = errors.Join(err, f.Chown(uid, uid))
+	}
 	if lasting {
 		err = errors.Join(err, f.Sync())
 	}

@@ -27,9 +27,10 @@ var speakers = []Role{Gateway, SessionManager}
 // rules has each procedure of every service between roles. A procedure without a rule is
 // refused, and a test fails.
 //
-// A Node may only report. A report is about the Node that the caller's certificate names,
-// never about one in the message, and the session manager ignores a report about a Boot
-// that its record places on another Node.
+// To the session manager a Node may only report. A report is about the Node that the
+// caller's certificate names, never about one in the message, and the session manager
+// ignores a report about a Boot that its record places on another Node. At the Node that
+// keeps the Templates it may find the operator's, and get and store images by their hash.
 var rules = map[string]rule{
 	// Of the session-manager.
 	sessionv1connect.SessionServiceCreateProcedure:         forTenantBy(Gateway),

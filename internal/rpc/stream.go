@@ -347,12 +347,12 @@ func (d *dials) finish(conns ...net.Conn) {
 // cutEvery is the interval of ending streams of revoked callers.
 const cutEvery = 5 * time.Second
 
-// cut ends the streams of callers whose certificate is revoked, until ctx ends. Other
-// calls are checked when they begin.
+// cut ends the streams of callers whose certificate is revoked, until ctx ends. It looks
+// at every stream each time: one that was accepted before its caller was revoked may be
+// registered afterwards. Other calls are checked when they begin.
 func (d *dials) cut(ctx context.Context, identity *cluster.Identity) {
 	tick := time.NewTicker(cutEvery)
 	defer tick.Stop()
-	seen := identity.Current()
 	for {
 		select {
 		case <-ctx.Done():
@@ -360,10 +360,6 @@ func (d *dials) cut(ctx context.Context, identity *cluster.Identity) {
 		case <-tick.C:
 		}
 		pair := identity.Current()
-		if pair == seen {
-			continue
-		}
-		seen = pair
 		d.mu.Lock()
 		for c, by := range d.open {
 			if by != nil && pair.Revoked(by) {

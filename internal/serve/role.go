@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -211,6 +212,9 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 	name := r.cfg.NodeName
 	if err := r.openEngine(ctx, name, in); err != nil {
 		return err
+	}
+	if home := strings.HasPrefix(r.cfg.TemplatesURL, "https:"); home && (r.cfg.TemplatesNode == name) != r.cfg.KeepsTemplates() {
+		return fmt.Errorf("CLOUD_SANDBOX_TEMPLATES_NODE is %s and this node is %s, which its two addresses contradict: on the node that keeps the templates, and only there, CLOUD_SANDBOX_TEMPLATES_URL equals CLOUD_SANDBOX_NODE_URL", r.cfg.TemplatesNode, name)
 	}
 	r.self.Name = name
 	ends := r.sandboxes()

@@ -182,7 +182,7 @@ func writeFolder(dir string, uid int, key []byte, of issued, join string) error 
 		{joinFile, append(at, '\n'), 0o644},
 	} {
 		path := filepath.Join(dir, f.name)
-		if err := errors.Join(durable.Write(path, f.text, f.mode), own(path, uid)); err != nil {
+		if err := durable.WriteFor(uid, path, f.text, f.mode); err != nil {
 			return fmt.Errorf("write the identity: %w", err)
 		}
 	}
@@ -204,12 +204,13 @@ func makeOpen(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// own gives a file or folder to a user, if this process may.
-func own(path string, uid int) error {
+// own gives a folder to a user. It follows no symbolic link, which that user may have put
+// in its place.
+func own(dir string, uid int) error {
 	if uid == os.Geteuid() {
 		return nil
 	}
-	return os.Chown(path, uid, uid)
+	return os.Lchown(dir, uid, uid)
 }
 
 // lockFolder keeps other processes from renewing the identity in a folder at the same

@@ -385,9 +385,9 @@ func (i *Identity) install(key []byte, of issued) error {
 	uid, ownerErr := ownerOf(i.dir)
 	if err = errors.Join(err, ownerErr); err == nil {
 		next, cert := filepath.Join(i.dir, nextKeyFile), filepath.Join(i.dir, certFile)
-		err = errors.Join(durable.Write(next, key, 0o600), own(next, uid))
+		err = durable.WriteFor(uid, next, key, 0o600)
 		if err == nil {
-			err = errors.Join(durable.Write(cert, of.Certificate, 0o644), own(cert, uid))
+			err = durable.WriteFor(uid, cert, of.Certificate, 0o644)
 		}
 	}
 	if err == nil {

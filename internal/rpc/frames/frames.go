@@ -27,12 +27,10 @@ type encoder struct {
 func (f *encoder) Read(p []byte) (int, error) {
 	if len(f.rest) == 0 && f.err == nil {
 		frame := make([]byte, headBytes+maxFrame)
-		n, err := io.ReadFull(f.r, frame[headBytes:])
+		n, err := f.fill(frame[headBytes:])
 		binary.BigEndian.PutUint32(frame, uint32(n))
 		if f.rest = frame[:headBytes+n]; err != nil {
-			if f.err = err; errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				f.err = io.EOF
-			}
+			f.err = err
 			if n > 0 && errors.Is(f.err, io.EOF) {
 				f.rest = append(f.rest, 0, 0, 0, 0)
 			}
@@ -47,6 +45,17 @@ func (f *encoder) Read(p []byte) (int, error) {
 	n := copy(p, f.rest)
 	f.rest = f.rest[n:]
 	return n, nil
+}
+
+// fill reads until p is full. Unlike io.ReadFull it returns the reader's own error: an
+// io.ErrUnexpectedEOF of the reader is a failure, and its io.EOF is the end.
+func (f *encoder) fill(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var read int
+		read, err = f.r.Read(p[n:])
+		n += read
+	}
+	return n, err
 }
 
 // Decode returns what Encode read. It reads the frames of r up to the last, and leaves

@@ -23,10 +23,11 @@ func TestFrames(t *testing.T) {
 			t.Errorf("after %d bytes follows %q, %v", size, rest, err)
 		}
 	}
-	broken := errors.New("broken")
-	body := Encode(io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)))
-	if _, err := io.ReadAll(body); !errors.Is(err, broken) {
-		t.Errorf("files that break off: %v", err)
+	for _, broken := range []error{errors.New("broken"), io.ErrUnexpectedEOF} {
+		body := Encode(io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)))
+		if _, err := io.ReadAll(body); !errors.Is(err, broken) {
+			t.Errorf("files that break off with %v: %v", broken, err)
+		}
 	}
 	if _, err := io.ReadAll(Decode(strings.NewReader("\x00\x00\x00\x09abc"))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a frame that breaks off: %v", err)

@@ -123,7 +123,7 @@ func (c Config) take(ctx context.Context) (*Term, error) {
 		case err == nil && t.Lasts():
 			c.Log.Info("this process leads its role", "epoch", t.Epoch)
 			return t, nil
-		case err == nil: // the answer came too late: it renews the lease now
+		case err == nil: // the answer came too late: the next try begins another term
 		case errors.Is(err, sandbox.Conflict):
 			if failing = false; standing != l.Holder {
 				standing = l.Holder
@@ -151,6 +151,12 @@ func (c Config) try(ctx context.Context) (sandbox.Leader, error) {
 		return l, sandbox.Conflict
 	case err != nil && !errors.Is(err, sandbox.NotFound):
 		return sandbox.Leader{}, err
+	case err == nil && l.Left > 0:
+		// A term that this process has given up. Its calls may still be under way, so the
+		// next term needs another epoch.
+		if err := c.Store.Resign(ctx, c.Claim.Role, c.Claim.Holder); err != nil {
+			return sandbox.Leader{}, err
+		}
 	}
 	return c.Store.Lead(ctx, c.Claim, life)
 }

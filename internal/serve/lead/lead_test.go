@@ -22,6 +22,8 @@ type leases struct {
 	away error
 	slow time.Duration
 	held time.Duration
+	// unheard is how many resignations fail.
+	unheard int
 }
 
 func (l *leases) call() error {
@@ -58,6 +60,10 @@ func (l *leases) Resign(_ context.Context, _, holder string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.unheard > 0 {
+		l.unheard--
+		return errors.New("the resignation failed")
+	}
 	if l.row.Holder == holder {
 		l.until = time.Now()
 	}
@@ -247,6 +253,10 @@ func TestTermsEndByTheClock(t *testing.T) {
 func TestLostTerms(t *testing.T) {
 	for name, lose := range map[string]func(*leases, *Term){
 		"a write was refused": func(_ *leases, term *Term) { term.Lose() },
+		"a write was refused, and the resignation fails": func(l *leases, term *Term) {
+			l.set(func() { l.unheard = 1 })
+			term.Lose()
+		},
 		"another leads": func(l *leases, _ *Term) {
 			l.set(func() { l.row.Holder, l.row.Epoch, l.until = "b", l.row.Epoch+1, time.Now().Add(life) })
 		},
