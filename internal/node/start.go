@@ -55,6 +55,10 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	if err := n.cfg.Carrier.Present(ctx, req.Image); err != nil {
 		return sandbox.Started{}, err
 	}
+	// Again: a fetch may take longer than a Lease.
+	if err := n.checkLease(); err != nil {
+		return sandbox.Started{}, err
+	}
 	var b *boot
 	if req.From == "" {
 		n.ask(req)

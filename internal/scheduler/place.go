@@ -108,9 +108,35 @@ func (s *Scheduler) Place(ctx context.Context, image string, shape sandbox.Shape
 		names = s.best(image, shape)
 	}
 	if len(names) == 0 {
-		return nil, &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is available to run the sandbox", RetryAfter: retryAfter}
+		return nil, noNode()
 	}
 	return names, nil
+}
+
+// Ready returns Exhausted if no Node has a valid Lease, and the error of a Store that
+// cannot be read. It places nothing.
+func (s *Scheduler) Ready(ctx context.Context) error {
+	if err := s.refresh(ctx); err != nil {
+		return err
+	}
+	if len(s.live()) == 0 {
+		return noNode()
+	}
+	return nil
+}
+
+// live returns the Nodes with a valid Lease.
+func (s *Scheduler) live() []*candidate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Leases run by the Store's clock, and from the question on by this process's
+	// monotonic one: its wall clock may be wrong.
+	age := time.Since(s.asked)
+	return slices.DeleteFunc(slices.Clone(s.nodes), func(c *candidate) bool { return c.record.LeaseLeft <= age })
+}
+
+func noNode() error {
+	return &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is available to run the sandbox", RetryAfter: retryAfter}
 }
 
 // best returns up to tried Nodes with a valid Lease, best first; none when the view is
@@ -235,13 +261,12 @@ func (s *Scheduler) ask(ctx context.Context, asked *sync.WaitGroup) {
 	if s.reports == nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	age := time.Since(s.asked)
-	live := slices.DeleteFunc(slices.Clone(s.nodes), func(c *candidate) bool { return c.record.LeaseLeft <= age })
+	live := s.live()
 	if len(live) < 2 {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, c := range live {
 		if !c.asking {
 			c.asking = true

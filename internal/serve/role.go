@@ -195,8 +195,7 @@ func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	placement := scheduler.New(r.store, nodes, r.log)
 	ready := func(ctx context.Context) []string {
-		_, err := placement.Place(ctx, "", sandbox.DefaultShape())
-		return whyNot(err)
+		return whyNot(placement.Ready(ctx))
 	}
 	if err := r.serve(parts, ready, nil, rpc.SchedulerService(placement)); err != nil {
 		return err

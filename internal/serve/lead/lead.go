@@ -29,7 +29,8 @@ const (
 	// tryLimit bounds one look at the lease, and one renewal.
 	tryLimit = 5 * time.Second
 	// stopLimit is how long the work of a leader may take to stop.
-	stopLimit = 20 * time.Second
+	// The process then still has time to resign, before it is ended.
+	stopLimit = 15 * time.Second
 	// resignLimit bounds the resignation of a process that ends.
 	resignLimit = 3 * time.Second
 )

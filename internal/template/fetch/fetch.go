@@ -160,16 +160,25 @@ func (i *Images) fetch(ctx context.Context, version string) error {
 
 var errStalled = errors.New("no byte of the image came for too long")
 
+// patience is how many times longer than between two bytes an image may be away at its
+// beginning and its end: it is expanded, or waits for others, and it is synced.
+const patience = 10
+
 // carry copies an image, and gives up when no byte comes for too long.
 func (i *Images) carry(ctx context.Context, version string, from, to sandbox.TemplateImages) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stalled := time.AfterFunc(i.cfg.Stall, func() { cancel(errStalled) })
+	stalled := time.AfterFunc(patience*i.cfg.Stall, func() { cancel(errStalled) })
 	defer stalled.Stop()
 	image, n, err := from.OpenImage(ctx, version)
 	if err == nil {
 		defer image.Close()
-		err = to.StoreImage(ctx, version, n, &moving{image, func() { stalled.Reset(i.cfg.Stall) }})
+		stalled.Reset(i.cfg.Stall)
+		err = to.StoreImage(ctx, version, n, &moving{image, func(last bool) {
+			if stalled.Reset(i.cfg.Stall); last {
+				stalled.Reset(patience * i.cfg.Stall)
+			}
+		}})
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
 		err = errStalled
@@ -177,16 +186,16 @@ func (i *Images) carry(ctx context.Context, version string, from, to sandbox.Tem
 	return n, err
 }
 
-// moving tells of every read that brings bytes.
+// moving reports every read that brings bytes, and the last one.
 type moving struct {
 	io.Reader
-	moved func()
+	moved func(last bool)
 }
 
 func (m *moving) Read(p []byte) (int, error) {
 	n, err := m.Reader.Read(p)
-	if n > 0 {
-		m.moved()
+	if last := errors.Is(err, io.EOF); n > 0 || last {
+		m.moved(last)
 	}
 	return n, err
 }

@@ -230,13 +230,30 @@ func (s *Service) take(ctx context.Context, tenant sandbox.TenantID, name, id st
 		s.share(v)
 		return errNoBuild(id)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.builds[id] == nil {
-		v.record.State = Waiting
-		s.builds[id] = newBuild(v.record)
+	v.record.State = Waiting
+	displaced, err := s.adopt(tenant, v.record)
+	if err != nil {
+		s.share(v)
+		return err
+	}
+	if displaced.ID != "" {
+		s.unshare(displaced)
 	}
 	return nil
+}
+
+// adopt adds a build that another gateway announced, unless it is here, and returns the
+// one that it displaces, if any.
+func (s *Service) adopt(tenant sandbox.TenantID, record Build) (displaced Build, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.builds[record.ID] != nil {
+		return Build{}, nil
+	}
+	if displaced, err = s.makeRoom(tenant); err == nil {
+		s.builds[record.ID] = newBuild(record)
+	}
+	return displaced, err
 }
 
 // cancelElsewhere cancels a build of another gateway and waits for its end.
