@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -75,6 +76,8 @@ type Self struct {
 	Role Role
 	Name string // of the Node, for the role node
 	Keys *Keys
+	// Epoch is the term of a leader, which Nodes compare; zero: the caller does not lead.
+	Epoch int64
 }
 
 // newPeer returns the peer of a role at an address that CheckAddress accepts.
@@ -135,6 +138,9 @@ func (p *peer) sign(ctx context.Context, h http.Header, tenant sandbox.TenantID)
 		return err
 	}
 	h.Set("Authorization", "Bearer "+token)
+	if p.self.Epoch > 0 {
+		h.Set(epochHeader, strconv.FormatInt(p.self.Epoch, 10))
+	}
 	if id := telemetry.RequestOf(ctx); id != "" {
 		h.Set(telemetry.RequestHeader, id)
 	}

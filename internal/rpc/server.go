@@ -53,6 +53,7 @@ type Server struct {
 	once  sync.Once
 	mux   *http.ServeMux
 	dials dials
+	terms terms
 
 	draining chan struct{} // closed when the shutdown begins
 }
@@ -142,6 +143,9 @@ func (s *Server) check() connect.Interceptor {
 			if caller, err = s.Keys.check(r.Header(), s.Role); err != nil {
 				s.Log.WarnContext(ctx, "refused a call without the right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
 				return nil, Public(err)
+			}
+			if err = s.terms.admit(r.Header()); err != nil {
+				return nil, internal(err)
 			}
 			return next(withCaller(ctx, caller), r)
 		}

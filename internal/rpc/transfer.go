@@ -151,7 +151,9 @@ func (s *Server) carries(path string, do transfer) http.Handler {
 		out := &begun{Writer: w}
 		caller, err := s.Keys.check(r.Header, s.Role)
 		if err == nil {
-			err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
+			if err = s.terms.admit(r.Header); err == nil {
+				err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
+			}
 		} else {
 			s.Log.WarnContext(ctx, "refused a transfer without the right to it", telemetry.KeyMethod, path, telemetry.KeyError, err)
 		}
