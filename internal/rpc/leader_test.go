@@ -26,7 +26,7 @@ import (
 type manager struct {
 	sandbox.Sandboxes
 	sandbox.BootEnds
-	made atomic.Int64
+	made     atomic.Int64
 	onCreate func() error
 }
 
@@ -155,7 +155,7 @@ func TestCallsThatBeganAreNotRepeated(t *testing.T) {
 	all[0].leads.Store(true)
 	all[1].leads.Store(true)
 	for name, fail := range map[string]func() error{
-		"a refused write": func() error { return sandbox.Errorf(sandbox.Unavailable, "over").WithCause(sandbox.ErrNotLeading) },
+		"a refused write":     func() error { return sandbox.Errorf(sandbox.Unavailable, "over").WithCause(sandbox.ErrNotLeading) },
 		"a broken connection": func() error { panic(http.ErrAbortHandler) },
 	} {
 		before := all[0].manager.made.Load()

@@ -187,8 +187,8 @@ func TestOneLeads(t *testing.T) {
 // long the Store takes to answer.
 func TestSilentStore(t *testing.T) {
 	for name, fail := range map[string]func(*leases){
-		"away":                       func(l *leases) { l.away = sandbox.Errorf(sandbox.Unavailable, "away") },
-		"silent":                     func(l *leases) { l.held = 30 * time.Second; l.away = sandbox.Errorf(sandbox.Unavailable, "silent") },
+		"away":                         func(l *leases) { l.away = sandbox.Errorf(sandbox.Unavailable, "away") },
+		"silent":                       func(l *leases) { l.held = 30 * time.Second; l.away = sandbox.Errorf(sandbox.Unavailable, "silent") },
 		"takes renewals, says it late": func(l *leases) { l.slow = life },
 	} {
 		t.Run(name, func(t *testing.T) {

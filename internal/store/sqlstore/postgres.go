@@ -36,9 +36,9 @@ var postgresDialect = dialect{
 	touchAgain:   `UPDATE touched SET n = 2`,
 	columnsOf:    `SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?`,
 	// Not now(), which is the start of the transaction: before it waited for the lock.
-	clock:        `CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)`,
-	pooled:       true,
-	snapshot:     sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead},
+	clock:    `CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)`,
+	pooled:   true,
+	snapshot: sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead},
 }
 
 const (
