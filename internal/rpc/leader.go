@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -221,5 +223,35 @@ func (s *leaderService) transfer(pattern string) transfer {
 		}
 		defer leave()
 		return (sessionServer{m}).transfers()[pattern](ctx, query, from, to)
+	}
+}
+
+// epochHeader carries the term of a leader that calls a Node.
+const epochHeader = "Cloud-Sandbox-Epoch"
+
+// terms refuses the calls of former leaders. A leader asks every Node for its Boots at
+// once, and undoes a half-done save by a call of the Node. So a save that the former leader
+// had not sent by then has no effect.
+type terms struct{ latest atomic.Int64 }
+
+// admit returns Unavailable for a call of an earlier term than the latest known. Callers
+// that do not lead have none.
+func (t *terms) admit(h http.Header) error {
+	text := h.Get(epochHeader)
+	if text == "" {
+		return nil
+	}
+	epoch, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || epoch <= 0 {
+		return sandbox.Errorf(sandbox.Invalid, "the header %s is not a positive number", epochHeader)
+	}
+	for {
+		latest := t.latest.Load()
+		if epoch < latest {
+			return sandbox.Errorf(sandbox.Unavailable, "another session-manager leads since this call was sent")
+		}
+		if t.latest.CompareAndSwap(latest, epoch) {
+			return nil
+		}
 	}
 }

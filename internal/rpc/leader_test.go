@@ -255,3 +255,37 @@ func TestReadySaysWhoLeads(t *testing.T) {
 		}
 	}
 }
+
+// A Node refuses the calls of a former leader from the first call of the next one on.
+func TestNodesRefuseFormerLeaders(t *testing.T) {
+	c := &carrier{export: func(io.Writer) error { return nil }}
+	s := serve(t, Node, NodeService(c))
+	of := func(epoch int64) *Nodes {
+		self := s.self(SessionManager, "")
+		self.Epoch = epoch
+		n := NewNodes(func(context.Context) ([]sandbox.NodeRecord, error) {
+			return []sandbox.NodeRecord{{Name: "n", Address: s.unix}}, nil
+		}, self)
+		t.Cleanup(n.Close)
+		return n
+	}
+	former, next, other := of(3), of(5), of(0)
+	export := func(n *Nodes) error { return n.ExportSaved(t.Context(), "n", "s", false, io.Discard) }
+	for range 2 {
+		if err := export(former); err != nil {
+			t.Errorf("the leader: %v", err)
+		}
+	}
+	_ = next.Thaw(t.Context(), "n", sandbox.BootRef{}) // whatever comes of it
+	if err := export(former); !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("the former leader: %v", err)
+	}
+	if err := former.Thaw(t.Context(), "n", sandbox.BootRef{}); !errors.Is(err, sandbox.Unavailable) || !strings.Contains(err.Error(), "another session-manager leads") {
+		t.Errorf("a call of the former leader: %v", err)
+	}
+	for name, n := range map[string]*Nodes{"the next leader": next, "a caller that does not lead": other} {
+		if err := export(n); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

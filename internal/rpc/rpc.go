@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -91,6 +92,8 @@ type Self struct {
 	Role Role
 	Name string // of the Node, for the role node
 	Keys *Keys
+	// Epoch is the term of a leader, which Nodes compare; zero: the caller does not lead.
+	Epoch int64
 	// Identity is for calls to https:// addresses. With one, http:// addresses are
 	// refused. Nil: the roles have no certificates.
 	Identity *cluster.Identity
@@ -185,6 +188,9 @@ func (p *peer) signWith(ctx context.Context, pair *cluster.Pair, h http.Header, 
 		return err
 	}
 	h.Set("Authorization", "Bearer "+token)
+	if p.self.Epoch > 0 {
+		h.Set(epochHeader, strconv.FormatInt(p.self.Epoch, 10))
+	}
 	if id := telemetry.RequestOf(ctx); id != "" {
 		h.Set(telemetry.RequestHeader, id)
 	}

@@ -62,6 +62,7 @@ type Server struct {
 	monitor *http.ServeMux
 	open    *http.ServeMux // of both
 	dials   dials
+	terms   terms
 
 	draining chan struct{} // closed when the shutdown begins
 }
@@ -180,6 +181,9 @@ func (s *Server) check() connect.Interceptor {
 			if caller, err = s.caller(ctx, r.Spec().Procedure, r.Header()); err != nil {
 				s.Log.WarnContext(ctx, "refused a call without the right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
 				return nil, Public(err)
+			}
+			if err = s.terms.admit(r.Header()); err != nil {
+				return nil, internal(err)
 			}
 			return next(withCaller(ctx, caller), r)
 		}

@@ -147,7 +147,9 @@ func (s *Server) carries(path string, do transfer) http.Handler {
 		_, procedure, _ := strings.Cut(path, " ")
 		caller, err := s.caller(ctx, procedure, r.Header)
 		if err == nil {
-			err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
+			if err = s.terms.admit(r.Header); err == nil {
+				err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
+			}
 		} else {
 			s.Log.WarnContext(ctx, "refused a transfer without the right to it", telemetry.KeyMethod, path, telemetry.KeyError, err)
 		}

@@ -68,7 +68,6 @@ func (r *role) claim(ctx context.Context, address string) (sandbox.LeaderClaim, 
 // time, because another process may have changed the records in between.
 type leadership struct {
 	role      *role
-	nodes     sandbox.Nodes
 	placement sandbox.Placement
 	lives     *lives
 
@@ -131,7 +130,11 @@ func (l *leadership) serve(ctx context.Context, t *lead.Term) error {
 		}
 		return fmt.Errorf("webhooks: %w", err)
 	}
-	manager := l.role.manager(store, l.lives, l.nodes, l.placement, nodeGrace)
+	self := l.role.self
+	self.Epoch = t.Epoch
+	nodes := rpc.NewNodes(l.role.store.Nodes, self)
+	defer nodes.Close()
+	manager := l.role.manager(store, l.lives, nodes, l.placement, nodeGrace)
 	l.begin(t, manager)
 	g, working := errgroup.WithContext(ctx)
 	g.Go(func() error { return manager.Run(working) })

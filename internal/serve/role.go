@@ -167,12 +167,11 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 
 func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	closeHome := r.useHome()
-	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
 	ready := func(ctx context.Context) []string {
 		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
 	}
-	l := &leadership{role: r, nodes: nodes, placement: placement}
+	l := &leadership{role: r, placement: placement}
 	claim, err := r.claim(ctx, r.at(config.RoleSessionManager, r.cfg.SessionManagerURL))
 	if err != nil {
 		return err
@@ -184,7 +183,6 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	registerLeader(r.registry, l.leads)
 	parts.Start("session-manager", ended(func(ctx context.Context) error {
 		defer closeHome()
-		defer nodes.Close()
 		defer placement.Close()
 		return lead.Run(ctx, lead.Config{Store: r.store, Claim: claim, Serve: l.serve, Log: r.log})
 	}))

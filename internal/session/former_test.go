@@ -12,8 +12,7 @@ import (
 )
 
 // A process that loses the lead at any step of an operation, and carries on, leaves nothing
-// that the Manager of the next leader does not finish or undo: neither with the writes
-// that are refused nor with its calls of Nodes, which are not.
+// that the Manager of the next leader does not finish or undo.
 func TestTakeoverAtEveryStep(t *testing.T) {
 	for _, op := range changes {
 		for _, pool := range []bool{false, true} {

@@ -154,7 +154,8 @@ func TestReconcileRetiresNodes(t *testing.T) {
 
 // A mortal is a process that dies at its nth call to the world: before the call
 // is made, or after it, without learning the answer. From then on nothing that
-// it does reaches the world. With takeover it does not die: that runs before the call.
+// it does reaches the world. With takeover it does not die, and another process leads from
+// before that call on: then the Store and the Nodes refuse it.
 type mortal struct {
 	sandbox.Store
 	ports
@@ -162,7 +163,8 @@ type mortal struct {
 	left     int
 	after    bool
 	dead     bool
-	takeover func()
+	takeover func() // another process leads once it returns
+	former   bool
 }
 
 var errDead = errors.New("dead")
@@ -181,6 +183,9 @@ func call[T any](m *mortal, do func() (T, error)) (T, error) {
 	m.mu.Unlock()
 	if dies && m.takeover != nil {
 		m.takeover()
+		m.mu.Lock()
+		m.former = true
+		m.mu.Unlock()
 		dies = false
 	}
 	if !dies {
@@ -190,6 +195,20 @@ func call[T any](m *mortal, do func() (T, error)) (T, error) {
 		_, _ = do()
 	}
 	return zero, errDead
+}
+
+// callNode is call for a Node: it refuses former leaders by itself, as a Store under a
+// leader does.
+func callNode[T any](m *mortal, do func() (T, error)) (T, error) {
+	return call(m, func() (T, error) {
+		m.mu.Lock()
+		former := m.former
+		m.mu.Unlock()
+		if former {
+			return *new(T), sandbox.Errorf(sandbox.Unavailable, "another one leads")
+		}
+		return do()
+	})
 }
 
 func (m *mortal) InsertSandbox(ctx context.Context, s sandbox.Sandbox) (sandbox.Sandbox, error) {
@@ -205,16 +224,16 @@ func (m *mortal) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, e
 }
 
 func (m *mortal) Start(ctx context.Context, node string, r sandbox.StartRequest) (sandbox.Started, error) {
-	return call(m, func() (sandbox.Started, error) { return m.ports.Start(ctx, node, r) })
+	return callNode(m, func() (sandbox.Started, error) { return m.ports.Start(ctx, node, r) })
 }
 
 func (m *mortal) Stop(ctx context.Context, node, id string, d time.Duration) error {
-	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.ports.Stop(ctx, node, id, d) })
+	_, err := callNode(m, func() (struct{}, error) { return struct{}{}, m.ports.Stop(ctx, node, id, d) })
 	return err
 }
 
 func (m *mortal) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
-	return call(m, func() ([]sandbox.BoundBoot, error) { return m.ports.Boots(ctx, node) })
+	return callNode(m, func() ([]sandbox.BoundBoot, error) { return m.ports.Boots(ctx, node) })
 }
 
 func (m *mortal) InsertSnapshot(ctx context.Context, s sandbox.Snapshot) (sandbox.Snapshot, error) {
@@ -236,20 +255,20 @@ func (m *mortal) DropSnapshot(ctx context.Context, id string) error {
 }
 
 func (m *mortal) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
-	return call(m, func() (sandbox.Saved, error) { return m.ports.Save(ctx, node, r) })
+	return callNode(m, func() (sandbox.Saved, error) { return m.ports.Save(ctx, node, r) })
 }
 
 func (m *mortal) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
-	return call(m, func() (sandbox.Saved, error) { return m.ports.SaveFiles(ctx, node, r) })
+	return callNode(m, func() (sandbox.Saved, error) { return m.ports.SaveFiles(ctx, node, r) })
 }
 
 func (m *mortal) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
-	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.ports.Thaw(ctx, node, boot) })
+	_, err := callNode(m, func() (struct{}, error) { return struct{}{}, m.ports.Thaw(ctx, node, boot) })
 	return err
 }
 
 func (m *mortal) DeleteSaved(ctx context.Context, node, snapshot string) error {
-	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.ports.DeleteSaved(ctx, node, snapshot) })
+	_, err := callNode(m, func() (struct{}, error) { return struct{}{}, m.ports.DeleteSaved(ctx, node, snapshot) })
 	return err
 }
 
