@@ -28,7 +28,11 @@ func (a *asked) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox
 type oneTemplate struct{ sandbox.TemplateCatalog }
 
 func (oneTemplate) Find(_ context.Context, _ sandbox.TenantID, name string) (sandbox.Template, error) {
-	if name != "web" {
+	switch name {
+	case "web":
+	case "away":
+		return sandbox.Template{}, sandbox.Errorf(sandbox.Unavailable, "no answer")
+	default:
 		return sandbox.Template{}, sandbox.NotFound
 	}
 	return sandbox.Template{Name: name, Defaults: sandbox.TemplateDefaults{User: "app", Cwd: "/srv"}}, nil
@@ -60,5 +64,17 @@ func TestPlaced(t *testing.T) {
 				t.Errorf("%s, %s: %q in %q, want %q in %q", name, how, got.user, got.cwd, tt.user, tt.cwd)
 			}
 		}
+	}
+}
+
+// Templates that do not answer fail a create, which would have another user otherwise.
+func TestPlacedWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	p := placed{nil, oneTemplate{}} // nothing is created
+	req := sandbox.CreateRequest{Template: "away"}
+	_, err := p.Create(t.Context(), "t", req)
+	_, _, again := p.Ensure(t.Context(), "t", req)
+	if sandbox.CodeOf(err) != sandbox.Unavailable || sandbox.CodeOf(again) != sandbox.Unavailable {
+		t.Errorf("%v, %v", err, again)
 	}
 }
