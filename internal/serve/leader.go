@@ -44,18 +44,18 @@ func (r *role) sandboxes() *rpc.Sandboxes {
 	}, r.self)
 }
 
-// claim is the claim of this process to lead its role. It ends the term of the process
+// claim is the claim of this process to lead a role. It ends the term of the process
 // before it, whose work is lost: this process has its lock.
-func (r *role) claim(ctx context.Context, address string) (sandbox.LeaderClaim, error) {
-	c := sandbox.LeaderClaim{Role: r.cfg.Role, Holder: rand.Text(), Address: address}
-	file := filepath.Join(r.layout.Sockets(), r.cfg.Role+".holder")
+func (j *joined) claim(ctx context.Context, role, address string) (sandbox.LeaderClaim, error) {
+	c := sandbox.LeaderClaim{Role: role, Holder: rand.Text(), Address: address}
+	file := filepath.Join(j.layout.Sockets(), role+".holder")
 	before, err := durable.KeptIdentity(file)
 	if err != nil {
 		return c, fmt.Errorf("read the identity of the process before: %w", err)
 	}
 	if before != "" {
-		if err := r.store.Resign(ctx, c.Role, before); err != nil {
-			r.log.Warn("ending the term of the process before failed; its lease must expire first", telemetry.KeyError, err)
+		if err := j.store.Resign(ctx, c.Role, before); err != nil {
+			j.log.Warn("ending the term of the process before failed; its lease must expire first", telemetry.KeyError, err)
 		}
 	}
 	if err := durable.Write(file, []byte(c.Holder+"\n"), 0o600); err != nil {

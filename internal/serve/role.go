@@ -172,7 +172,7 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
 	}
 	l := &leadership{role: r, placement: placement}
-	claim, err := r.claim(ctx, r.at(config.RoleSessionManager, r.cfg.SessionManagerURL))
+	claim, err := r.claim(ctx, r.cfg.Role, r.at(config.RoleSessionManager, r.cfg.SessionManagerURL))
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/acme"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/failpoint"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/lead"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/webhook"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
@@ -63,7 +64,8 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 		return err
 	}
 	defer j.store.Close()
-	if err := j.aloneIn(ctx); err != nil {
+	keepLead, err := j.takeLead(ctx)
+	if err != nil {
 		return err
 	}
 	if err := j.openEngine(ctx, nodeName, in); err != nil {
@@ -74,24 +76,30 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	if err != nil {
 		return err
 	}
+	if keepLead != nil {
+		parts.Start("lead", ended(keepLead))
+	}
 	log.Info("the server is ready", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
 	return parts.Wait(ctx)
 }
 
-// aloneIn returns an error if the database, which processes on other machines may use, has
-// a session manager already. A database in a file is of the data folder, which is locked.
-func (j *joined) aloneIn(ctx context.Context) error {
+// takeLead takes the lead of the session managers of a database that processes on other
+// machines may use, and returns the part that keeps it: the manager of this process works
+// without terms, so no other one may. A database in a file is of the data folder, which is
+// locked.
+func (j *joined) takeLead(ctx context.Context) (keep func(context.Context) error, err error) {
 	if j.cfg.Database == "" {
-		return nil
+		return nil, nil
 	}
-	l, err := j.store.LeaderOf(ctx, config.RoleSessionManager)
-	switch {
-	case errors.Is(err, sandbox.NotFound), err == nil && l.Left <= 0:
-		return nil
-	case err != nil:
-		return err
+	claim, err := j.claim(ctx, config.RoleSessionManager, "")
+	if err != nil {
+		return nil, err
 	}
-	return fmt.Errorf("a session-manager at %s uses this database: stop it, and wait 10 seconds if it was killed, or run the roles as programs of their own here too", l.Address)
+	keep, err = lead.Hold(ctx, j.store, claim, j.log)
+	if errors.Is(err, sandbox.Conflict) {
+		return nil, fmt.Errorf("a session-manager, or another server with all roles, uses this database: stop it, and wait 10 seconds if it was killed, or run the roles as programs of their own here too: %w", err)
+	}
+	return keep, err
 }
 
 // begin starts every server process: it gives up its rights and opens its roles'

@@ -121,7 +121,7 @@ func TestSecondServerOnOnePostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer second.Close() //nolint:errcheck // it never ran
-	if err := second.Launch(); err == nil || !strings.Contains(err.Error(), "another node is named") {
+	if err := second.Launch(); err == nil || !strings.Contains(err.Error(), "another server with all roles, uses this database") {
 		t.Errorf("a second server: %v", err)
 	}
 	if got := c.Get(t, sb.ID); got.State != "running" {

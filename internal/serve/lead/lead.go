@@ -246,9 +246,7 @@ func (c Config) renew(ctx context.Context, t *Term) {
 		case <-ticker.C:
 		}
 		asked := time.Now()
-		attempt, cancel := context.WithTimeout(ctx, tryLimit)
-		l, err := c.Store.Lead(attempt, c.Claim, life)
-		cancel()
+		l, err := c.lead(ctx)
 		switch {
 		case errors.Is(err, sandbox.Conflict), err == nil && l.Epoch != t.Epoch:
 			t.Lose() // the lease had expired
@@ -267,4 +265,41 @@ func (c Config) resign(ctx context.Context) {
 	if err := c.Store.Resign(ctx, c.Claim.Role, c.Claim.Holder); err != nil {
 		c.Log.Warn("resigning from the lead failed; another process leads once the lease has expired", telemetry.KeyError, err)
 	}
+}
+
+// Hold takes the lead for a process that does the work of its role without terms, and
+// returns the function that keeps it until ctx ends. While the Store is away, the work goes
+// on. keep fails with Conflict when another process leads: then the work must end. Conflict
+// also if another one leads already.
+func Hold(ctx context.Context, s store, claim sandbox.LeaderClaim, log *slog.Logger) (keep func(ctx context.Context) error, err error) {
+	c := Config{Store: s, Claim: claim, Log: log}
+	if _, err := c.lead(ctx); err != nil {
+		return nil, err
+	}
+	return c.hold, nil
+}
+
+func (c Config) hold(ctx context.Context) error {
+	defer c.resign(ctx)
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		if _, err := c.lead(ctx); errors.Is(err, sandbox.Conflict) {
+			return err
+		} else if err != nil && ctx.Err() == nil {
+			c.Log.Warn("holding the lead failed; will retry", telemetry.KeyError, err)
+		}
+	}
+}
+
+// lead takes or renews the lease.
+func (c Config) lead(ctx context.Context) (sandbox.Leader, error) {
+	attempt, cancel := context.WithTimeout(ctx, tryLimit)
+	defer cancel()
+	return c.Store.Lead(attempt, c.Claim, life)
 }

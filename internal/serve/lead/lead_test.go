@@ -334,3 +334,63 @@ func TestFailedWork(t *testing.T) {
 		}
 	})
 }
+
+// A process without terms keeps the lead while the Store answers, tries again while it
+// does not, and fails when another one leads.
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leases{}
+		log := slog.New(slog.DiscardHandler)
+		claim := sandbox.LeaderClaim{Role: "r", Holder: "server"}
+		keep, err := Hold(t.Context(), l, claim, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Hold(t.Context(), l, sandbox.LeaderClaim{Role: "r", Holder: "other"}, log); !errors.Is(err, sandbox.Conflict) {
+			t.Errorf("a second one: %v", err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- keep(ctx) }()
+		standby := start(t, l, "b", 0)
+		time.Sleep(time.Minute)
+		if standby.leads() {
+			t.Error("another process leads beside it")
+		}
+		l.set(func() { l.away = errors.New("away") })
+		time.Sleep(life + renewEvery)
+		l.set(func() { l.away = nil })
+		time.Sleep(2 * life)
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, sandbox.Conflict) || !standby.leads() {
+				t.Errorf("keep = %v", err)
+			}
+		default:
+			if standby.leads() {
+				t.Error("both lead")
+			}
+		}
+		stop()
+	})
+}
+
+// A process without terms resigns when it ends.
+func TestHoldResigns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leases{}
+		keep, err := Hold(t.Context(), l, sandbox.LeaderClaim{Role: "r", Holder: "server"}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := keep(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("keep = %v", err)
+		}
+		if _, err := Hold(t.Context(), l, sandbox.LeaderClaim{Role: "r", Holder: "other"}, slog.New(slog.DiscardHandler)); err != nil {
+			t.Errorf("the next one: %v", err)
+		}
+	})
+}
