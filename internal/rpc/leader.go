@@ -235,10 +235,10 @@ const epochHeader = "Cloud-Sandbox-Epoch"
 type terms struct{ latest atomic.Int64 }
 
 // admit returns Unavailable for a call of an earlier term than the latest known. Callers
-// that do not lead have none.
-func (t *terms) admit(h http.Header) error {
+// that do not lead have none, and only session managers lead.
+func (t *terms) admit(c Caller, h http.Header) error {
 	text := h.Get(epochHeader)
-	if text == "" {
+	if text == "" || c.Role != SessionManager {
 		return nil
 	}
 	epoch, err := strconv.ParseInt(text, 10, 64)

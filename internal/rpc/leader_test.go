@@ -276,11 +276,11 @@ func TestNodesRefuseFormerLeaders(t *testing.T) {
 			t.Errorf("the leader: %v", err)
 		}
 	}
-	_ = next.Thaw(t.Context(), "n", sandbox.BootRef{}) // whatever comes of it
+	_ = next.Thaw(t.Context(), "n", sandbox.BootRef{Tenant: "t"}) // whatever comes of it
 	if err := export(former); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("the former leader: %v", err)
 	}
-	if err := former.Thaw(t.Context(), "n", sandbox.BootRef{}); !errors.Is(err, sandbox.Unavailable) || !strings.Contains(err.Error(), "another session-manager leads") {
+	if err := former.Thaw(t.Context(), "n", sandbox.BootRef{Tenant: "t"}); !errors.Is(err, sandbox.Unavailable) || !strings.Contains(err.Error(), "another session-manager leads") {
 		t.Errorf("a call of the former leader: %v", err)
 	}
 	for name, n := range map[string]*Nodes{"the next leader": next, "a caller that does not lead": other} {

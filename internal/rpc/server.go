@@ -182,7 +182,7 @@ func (s *Server) check() connect.Interceptor {
 				s.Log.WarnContext(ctx, "refused a call without the right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
 				return nil, Public(err)
 			}
-			if err = s.terms.admit(r.Header()); err != nil {
+			if err = s.terms.admit(caller, r.Header()); err != nil {
 				return nil, internal(err)
 			}
 			return next(withCaller(ctx, caller), r)

@@ -147,7 +147,7 @@ func (s *Server) carries(path string, do transfer) http.Handler {
 		_, procedure, _ := strings.Cut(path, " ")
 		caller, err := s.caller(ctx, procedure, r.Header)
 		if err == nil {
-			if err = s.terms.admit(r.Header); err == nil {
+			if err = s.terms.admit(caller, r.Header); err == nil {
 				err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
 			}
 		} else {

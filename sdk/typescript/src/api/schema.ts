@@ -6555,6 +6555,14 @@ export interface operations {
                      *           "ready": true,
                      *           "reasons": [],
                      *           "sandboxes": 12,
+                     *           "host": {
+                     *             "memory_mb": 24105,
+                     *             "memory_free_mb": 18210,
+                     *             "disk_mb": 258048,
+                     *             "disk_free_mb": 201344
+                     *           },
+                     *           "full": false,
+                     *           "wait_seconds": 0,
                      *           "pools": []
                      *         }
                      *       ]
@@ -6596,6 +6604,14 @@ export interface operations {
                      *       "ready": true,
                      *       "reasons": [],
                      *       "sandboxes": 12,
+                     *       "host": {
+                     *         "memory_mb": 24105,
+                     *         "memory_free_mb": 18210,
+                     *         "disk_mb": 258048,
+                     *         "disk_free_mb": 201344
+                     *       },
+                     *       "full": false,
+                     *       "wait_seconds": 0,
                      *       "pools": []
                      *     }
                      */
