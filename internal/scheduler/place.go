@@ -30,6 +30,9 @@ const (
 	sampled, tried = 8, 3
 	// startTook is the expected duration of a start that a report does not know of yet.
 	startTook = 100 * time.Millisecond
+	// fetchTook is the expected time to fetch an image, by which a Node that has it is
+	// preferred: not for ever, or all Sandboxes of a Template would be on one Node.
+	fetchTook = 2 * time.Second
 	// waitStep and freeSteps are how finely Nodes are compared: below that they take turns.
 	waitStep  = 200 * time.Millisecond
 	freeSteps = 8
@@ -96,8 +99,8 @@ func (s *Scheduler) Run(ctx context.Context) error {
 
 // Place implements sandbox.Placement. Of up to sampled Nodes it prefers one that reports,
 // and of those one with room, then one with an idle Boot of the image and Shape in a
-// Pool, then one that has the image, then the shorter queue, then more free memory. Nodes
-// that are alike take turns.
+// Pool, then the one that can start it sooner, by its queue and the fetch of the image, then
+// more free memory. Nodes that are alike take turns.
 func (s *Scheduler) Place(ctx context.Context, image string, shape sandbox.Shape) ([]string, error) {
 	names := s.best(image, shape)
 	if len(names) == 0 {
@@ -173,15 +176,15 @@ func (s *Scheduler) best(image string, shape sandbox.Shape) []string {
 
 // A rank is the fitness of a Node for a Boot: a lower one is better.
 type rank struct {
-	silent, full, cold, lacks bool
-	wait                      time.Duration
-	used                      int // of the memory, in freeSteps
+	silent, full, cold bool
+	wait               time.Duration // until a Boot can start, in steps of waitStep
+	used               int           // of the memory, in freeSteps
 }
 
 // compare orders ranks, the best first.
 func (r rank) compare(other rank) int {
 	return cmp.Or(
-		compareFlaws(r.silent, other.silent), compareFlaws(r.full, other.full), compareFlaws(r.cold, other.cold), compareFlaws(r.lacks, other.lacks),
+		compareFlaws(r.silent, other.silent), compareFlaws(r.full, other.full), compareFlaws(r.cold, other.cold),
 		cmp.Compare(r.wait, other.wait), cmp.Compare(r.used, other.used),
 	)
 }
@@ -202,10 +205,13 @@ func (c *candidate) rank(image string, shape sandbox.Shape) rank {
 	if c.reported.IsZero() || time.Since(c.reported) > reportLife {
 		return rank{silent: true}
 	}
-	r := rank{full: c.report.Full, cold: !c.hasIdle(image, shape), lacks: image != "" && !c.hasImage(image)}
+	r := rank{full: c.report.Full, cold: !c.hasIdle(image, shape)}
 	wait := c.report.Wait
 	if r.cold {
 		wait += time.Duration(c.placed) * startTook
+	}
+	if image != "" && !c.hasImage(image) {
+		wait += fetchTook
 	}
 	r.wait = wait.Truncate(waitStep)
 	if h := c.report.Host; h.MemoryTotal > 0 {

@@ -180,6 +180,7 @@ func TestPlaceByReports(t *testing.T) {
 	}{
 		{"an idle boot before an image", map[string]sandbox.NodeStats{"a": {Images: []string{image}}, "b": {Pools: pool(1)}}, []string{"b", "a"}},
 		{"an image before a short queue", map[string]sandbox.NodeStats{"a": {}, "b": {Images: []string{image}, Wait: time.Second}}, []string{"b", "a"}},
+		{"a long queue before an image", map[string]sandbox.NodeStats{"a": {Images: []string{image}, Wait: 5 * time.Second}, "b": {}}, []string{"b", "a"}},
 		{"a pool has its image", map[string]sandbox.NodeStats{"a": {}, "b": {Pools: pool(0)}}, []string{"b", "a"}},
 		{"a pool of another image is none", map[string]sandbox.NodeStats{
 			"a": {Pools: []sandbox.PoolStats{{Image: "bb", Shape: sandbox.DefaultShape(), Idle: 9}}}, "b": {Images: []string{image}},

@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -50,8 +52,34 @@ func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids 
 			return ids
 		}
 	}
-	t.Fatalf("%d sandboxes are all on one node", len(ids))
-	return nil
+	// A Node that has the image is preferred while its queue is short. A Volume has a
+	// Sandbox start on the Node that keeps it.
+	for i, name := range []string{rig.FleetHome, rig.FleetNode} {
+		if ownedBy(t, f, name) == before[i] {
+			with := rig.Body{"volumes": []rig.Body{{"volume": volumeOn(t, f, c, name), "path": "/data"}}}
+			maps.Copy(with, body)
+			ids = append(ids, c.Create(t, with).ID)
+			if ownedBy(t, f, name) == before[i] {
+				t.Fatalf("the sandbox with a volume of the node %s is not there", name)
+			}
+		}
+	}
+	return ids
+}
+
+// volumeOn creates Volumes until one is on a Node, and returns its name.
+func volumeOn(t *testing.T, f *rig.Fleet, c *rig.Client, node string) string {
+	t.Helper()
+	for i := range 100 {
+		var v struct{ ID string }
+		name := fmt.Sprintf("%s-%d-%d", node, time.Now().UnixMilli(), i)
+		c.Must(t, "POST", "/api/v1/volumes", rig.Body{"name": name}, &v)
+		if _, err := os.Stat(filepath.Join(f.Machine(node).Data, "volumes", "kept", v.ID)); err == nil {
+			return name
+		}
+	}
+	t.Fatalf("no volume is on the node %s", node)
+	return ""
 }
 
 // An installation whose roles share no data folder does what one process does, through any
