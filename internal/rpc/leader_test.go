@@ -27,13 +27,13 @@ type manager struct {
 	sandbox.Sandboxes
 	sandbox.BootEnds
 	made     atomic.Int64
-	onCreate func() error
+	onCreate atomic.Pointer[func() error]
 }
 
 func (m *manager) Create(context.Context, sandbox.TenantID, sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	m.made.Add(1)
-	if m.onCreate != nil {
-		return sandbox.Sandbox{}, m.onCreate()
+	if do := m.onCreate.Load(); do != nil {
+		return sandbox.Sandbox{}, (*do)()
 	}
 	return sandbox.Sandbox{ID: "i"}, nil
 }
@@ -163,10 +163,11 @@ func TestCallsThatBeganAreNotRepeated(t *testing.T) {
 		s.mu.Lock()
 		s.leader = nil
 		s.mu.Unlock()
-		all[0].manager.onCreate = func() error {
+		onCreate := func() error {
 			at.Store(&all[1].unix)
 			return fail()
 		}
+		all[0].manager.onCreate.Store(&onCreate)
 		_, err := s.Create(t.Context(), "t", sandbox.CreateRequest{})
 		if sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != 0 || all[0].manager.made.Load() != before+1 || all[1].manager.made.Load() != 0 {
 			t.Errorf("%s: %v, %d calls, then %d", name, err, all[0].manager.made.Load()-before, all[1].manager.made.Load())
