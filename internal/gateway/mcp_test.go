@@ -355,7 +355,7 @@ func TestMCPResourceMetadata(t *testing.T) {
 	}
 }
 
-// A request that is no message of MCP is refused with the reason.
+// A request without a valid MCP message is refused with the reason.
 func TestMCPRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -134,7 +134,7 @@ func TestWhoConnects(t *testing.T) {
 	}
 }
 
-// The port speaks TLS 1.3 only, and to nobody without a certificate; its log says why.
+// The port accepts only TLS 1.3 with a certificate. The log has the reason of each refusal.
 func TestPlaintextAndOldTLS(t *testing.T) {
 	p := newPKI(t)
 	log := &lines{}

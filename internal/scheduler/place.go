@@ -122,16 +122,16 @@ func (s *Scheduler) Ready(ctx context.Context) error {
 	if err := s.refresh(ctx); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(s.live()) == 0 {
 		return noNode()
 	}
 	return nil
 }
 
-// live returns the Nodes with a valid Lease.
+// live returns the Nodes with a valid Lease, by name. s.mu is held.
 func (s *Scheduler) live() []*candidate {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	// Leases run by the Store's clock, and from the question on by this process's
 	// monotonic one: its wall clock may be wrong.
 	age := time.Since(s.asked)
@@ -147,18 +147,13 @@ func noNode() error {
 func (s *Scheduler) best(image string, shape sandbox.Shape) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Leases run by the Store's clock, and from the question on by this process's
-	// monotonic one: its wall clock may be wrong.
-	age := time.Since(s.asked)
-	if age > staleAfter {
+	if time.Since(s.asked) > staleAfter {
 		return nil
 	}
+	live := s.live()
 	var sample []*candidate
-	for i := range s.nodes {
-		c := s.nodes[(s.turn+i)%len(s.nodes)]
-		if c.record.LeaseLeft > age && len(sample) < sampled {
-			sample = append(sample, c)
-		}
+	for i := range min(sampled, len(live)) {
+		sample = append(sample, live[(s.turn+i)%len(live)])
 	}
 	s.turn++
 	slices.SortStableFunc(sample, func(a, b *candidate) int {
@@ -267,12 +262,12 @@ func (s *Scheduler) ask(ctx context.Context, asked *sync.WaitGroup) {
 	if s.reports == nil {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	live := s.live()
 	if len(live) < 2 {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, c := range live {
 		if !c.asking {
 			c.asking = true

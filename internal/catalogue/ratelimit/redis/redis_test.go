@@ -24,7 +24,7 @@ import (
 const (
 	// patient is a wait that no answer exceeds, also on a slow and busy machine.
 	patient = 30 * time.Second
-	// patience is the longest wait of a test for what comes soon.
+	// patience is the longest wait of a test for an expected event.
 	patience = time.Minute
 	// slow is a rate at which nothing comes back while a test runs.
 	slow = 0.001

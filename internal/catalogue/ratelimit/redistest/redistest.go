@@ -62,7 +62,7 @@ func (s *Server) URL() string {
 	return "redis://:" + escape(Password) + "@" + s.Address.HostPort + "/0"
 }
 
-// escape percent-encodes every byte of text that is no letter or digit.
+// escape percent-encodes every byte of text except letters and digits.
 func escape(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
