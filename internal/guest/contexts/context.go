@@ -242,7 +242,9 @@ func (c *kept) stop(w *worker, cl *cell) {
 	defer late.Stop()
 	again := time.NewTicker(againAfter)
 	defer again.Stop()
-	w.proc.Signal(unix.SIGINT)
+	if w.handles(cl) {
+		w.proc.Signal(unix.SIGINT)
+	}
 	for round := 1; ; round++ {
 		select {
 		case <-cl.done:

@@ -17,7 +17,7 @@
   const Module = require("module");
   const { Writable } = require("stream");
 
-  const REQUESTS = 3, EVENTS = 4, ACKS = 5;
+  const REQUESTS = 3, EVENTS = 4, ACKS = 5, LATCH = 6;
   const MAX_DATA = 8 << 20; // bytes of one representation
   const MAX_BUNDLE = 10 << 20; // bytes of all representations of one value
   const MAX_TEXT = 1 << 20; // characters of text/plain
@@ -306,6 +306,44 @@
     return rewrite(code);
   }
 
+  // Interrupts.
+
+  // Around the code of a cell, node has no handler of SIGINT for moments, and one that
+  // came then would end it. The latch is a counter of one or zero: it is one while a
+  // cell can be interrupted. Who wants to interrupt it takes the one away first; who
+  // has none waits for that interrupt.
+  let latched = true;
+  let arrived = () => {}; // is called when an interrupt has come
+  const ONE = Buffer.from(new BigUint64Array([1n]).buffer);
+
+  function unlatch() {
+    if (!latched) return;
+    latched = false;
+    try {
+      fs.writeSync(LATCH, ONE);
+    } catch {
+      // The code closed it: it cannot be interrupted, only ended.
+    }
+  }
+
+  // latch says whether no interrupt is on its way.
+  function latch() {
+    if (latched) return true;
+    try {
+      fs.readSync(LATCH, Buffer.alloc(8));
+    } catch (error) {
+      if (error.code === "EAGAIN" || error.code === "EINTR") return false;
+    }
+    latched = true;
+    return true;
+  }
+
+  function interrupted() {
+    latched = true;
+    arrived();
+    return new Interrupt();
+  }
+
   // Running.
 
   let evaluation; // of the cell, as a promise
@@ -405,9 +443,10 @@
     try {
       vm.runInThisContext("__evaluate__()", { breakOnSigint: true, filename: "node:context" });
     } catch (error) {
-      if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw new Interrupt();
+      if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw interrupted();
       throw error;
     }
+    unlatch();
     const reply = await evaluation;
     if (reply.exceptionDetails) throw await failureOf(reply.exceptionDetails, source);
     return valueOf(reply.result);
@@ -430,6 +469,7 @@
       report(error);
       return error instanceof Interrupt ? 130 : 1;
     } finally {
+      if (!latch()) await new Promise((resolve) => { arrived = resolve; });
       cell = null;
       session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
     }
@@ -598,7 +638,10 @@
     session.connect();
     process.argv.splice(1);
     process.execArgv = []; // its children begin as node does
-    process.on("SIGINT", () => cell && cell.stop(new Interrupt()));
+    process.on("SIGINT", () => {
+      const interrupt = interrupted();
+      if (cell) cell.stop(interrupt);
+    });
     process.on("SIGURG", () => reseed(fresh(32).toString("hex"))); // restored: there may be copies
     process.on("uncaughtException", (error) => {
       if (error && error.code === "ERR_INSPECTOR_COMMAND") return; // an evaluation that was interrupted as it began
@@ -617,7 +660,12 @@
     const hidden = (name, value) => Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
     hidden("display", display);
     hidden("__import__", importFrom);
-    hidden("__evaluate__", () => evaluate(`${prepared(cell.code)}\n//# sourceURL=${cell.name}`));
+    hidden("__evaluate__", () => {
+      const source = `${prepared(cell.code)}\n//# sourceURL=${cell.name}`;
+      unlatch();
+      evaluate(source);
+      while (!latch()); // breaks off
+    });
     const random = { random() { return (next() * 0x200000 + (next() >>> 11)) / 0x20000000000000; } }.random;
     Object.defineProperty(Math, "random", { value: random, configurable: true, writable: true });
     hidden("__keep__", (value) => { caught = value; });

@@ -134,6 +134,49 @@ func TestJavaScriptInterrupt(t *testing.T) {
 	}
 }
 
+// An interrupt has an effect at every moment of a cell, and ends no interpreter: while
+// it starts, while node exchanges its handlers of SIGINT, and when the code is over.
+func TestJavaScriptInterruptAtAnyMoment(t *testing.T) {
+	s := newContexts(t, "node")
+	lives := 0
+	for i := range 300 {
+		after := time.Duration(i%100) * 20 * time.Microsecond
+		r := told{on: func(string) error {
+			time.AfterFunc(after, func() { _, _ = s.Interrupt("javascript") })
+			return nil
+		}}
+		code := []string{"console.log(1)\nawait new Promise(() => {})", "console.log(1); await 1", "console.log(1)"}[i%3]
+		got, err := s.Execute(t.Context(), Target{Language: "javascript"}, python(code), &r)
+		if err != nil || got.Lost || got.Status != server.StatusOK {
+			t.Fatalf("%s, interrupted %v after it began to print: %+v %+v %v", code, after, got, r.errs, err)
+		}
+		if got.ExitCode == 0 {
+			lives++
+		}
+	}
+	if lives == 0 || lives == 300 {
+		t.Errorf("%d of 300 came to their end", lives)
+	}
+}
+
+// Code that closes what the interpreter needs harms itself alone.
+func TestJavaScriptWithoutLatch(t *testing.T) {
+	s := newContexts(t, "node")
+	if got, r := execute(t, s, "javascript", python("require('fs').closeSync(6)")); got.ExitCode != 0 {
+		t.Errorf("%+v %+v", got, r)
+	}
+	if got, r := execute(t, s, "javascript", python("1 + 1")); got.ExitCode != 0 || len(r.results) != 1 {
+		t.Errorf("%+v %+v", got, r)
+	}
+	req := python("await new Promise(() => {})")
+	req.Timeout = 50 * time.Millisecond
+	for range 2 {
+		if got, _ := execute(t, s, "javascript", req); got.Status != server.StatusTimeout {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
 func TestEndsOfJavaScript(t *testing.T) {
 	s := newContexts(t, "node")
 	for _, tt := range []struct {

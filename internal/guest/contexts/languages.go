@@ -37,6 +37,9 @@ type language struct {
 	// asFile says that the worker is in a file on descriptor 6: for a program that
 	// compiles it.
 	asFile bool
+	// latch says that descriptor 6 is a counter, which is above zero while SIGINT is
+	// handled: for a program that would be ended by one at another moment.
+	latch bool
 	// forceInterrupt is a signal that interrupts even if SIGINT is ignored; 0: none.
 	forceInterrupt syscall.Signal
 	// every is the time between two interrupts, as a multiple of againAfter: V8 may
@@ -100,8 +103,8 @@ func pythonLiteral(text string) string {
 // languages in listing order.
 var languages = []language{
 	{name: "python", args: []string{"python3", "-u", "-c", pythonLoader, title}, worker: pythonWorker, forceInterrupt: 60, every: 1},
-	{name: "javascript", args: node, worker: javascriptWorker, every: 8},
-	{name: "typescript", args: append(slices.Clip(node), "typescript"), worker: javascriptWorker, every: 8},
+	{name: "javascript", args: node, worker: javascriptWorker, latch: true, every: 8},
+	{name: "typescript", args: append(slices.Clip(node), "typescript"), worker: javascriptWorker, latch: true, every: 8},
 	{name: "bash", args: []string{"bash", "-c", bashWorker, title}, aside: true, forceInterrupt: 60, every: 1},
 	{name: "r", args: []string{"R", "--no-echo", "--no-restore", "--no-save", "-e", rLoader, "--args", title}, worker: rWorker, every: 1, lines: true},
 	{name: "java", args: javaArgs, worker: javaWorker, asFile: true, every: 1},

@@ -34,6 +34,7 @@ type worker struct {
 	events   *os.File
 	stdin    *os.File // a file in memory, also the worker's descriptor 0
 	aside    *os.File // a file in memory, also descriptor 6: the requests, if the language reads them there
+	latch    *os.File // a counter, also descriptor 6: above zero while SIGINT is handled, if the language has one
 	fed      bool     // stdin was not empty in the last cell
 	out      [2]*stream
 
@@ -139,6 +140,11 @@ func (w *worker) open(l language) (theirs []*os.File, err error) {
 		if err := refill(text, []byte(l.worker)); err != nil {
 			return theirs, fmt.Errorf("give the worker: %w", err)
 		}
+	case l.latch:
+		if w.latch, dup, err = counter(); err != nil {
+			return theirs, err
+		}
+		theirs = append(theirs, dup)
 	}
 	return theirs, nil
 }
@@ -159,9 +165,28 @@ func shared(name string) (ours, theirs *os.File, err error) {
 	return ours, os.NewFile(uintptr(dup), name), nil
 }
 
+// counter creates an eventfd of zero and the worker's descriptor of it. Neither waits
+// for it to be above zero, except a read of ours with a deadline.
+func counter() (ours, theirs *os.File, err error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the latch: %w", err)
+	}
+	theirs = os.NewFile(uintptr(fd), "latch") // os takes it for one that waits, and leaves its flags alone
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(dup, true)
+	}
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("make the latch: %w", err)
+	}
+	return os.NewFile(uintptr(dup), "latch"), theirs, nil
+}
+
 // close closes the Guest's ends except the outputs.
 func (w *worker) close() {
-	for _, f := range []*os.File{w.requests, w.acks, w.events, w.stdin, w.aside} {
+	for _, f := range []*os.File{w.requests, w.acks, w.events, w.stdin, w.aside, w.latch} {
 		if f != nil {
 			f.Close()
 		}
@@ -275,6 +300,33 @@ func (w *worker) begin(c *cell) error {
 		texts = append(texts, k, v)
 	}
 	return w.ask(texts)
+}
+
+// handles waits until the worker handles SIGINT, and keeps it so until the worker has
+// got one. It says whether that is the case: not if the cell or the worker ends before,
+// or after interruptGrace.
+func (w *worker) handles(cl *cell) bool {
+	if w.latch == nil {
+		return true
+	}
+	if err := w.latch.SetReadDeadline(time.Now().Add(interruptGrace)); err != nil {
+		return false // it has ended
+	}
+	read, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-cl.done:
+		case <-w.ended:
+		case <-read:
+			return
+		}
+		_ = w.latch.SetReadDeadline(time.Now())
+	}()
+	_, err := w.latch.Read(make([]byte, 8))
+	close(read)
+	<-watched
+	return err == nil
 }
 
 // changed lists the variables of after that differ in before, names and values in
