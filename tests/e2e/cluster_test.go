@@ -127,7 +127,7 @@ func printed(t *testing.T, out string) []string {
 // printedCommand prepares a printed command of the program under test.
 func printedCommand(r *rig.Roles, text string, more ...string) *exec.Cmd {
 	args := strings.Fields(text)
-	return exec.Command(r.Bin, append(args[1:], more...)...)
+	return rig.Command(r.Bin, append(args[1:], more...)...)
 }
 
 func said(t *testing.T, cmd *exec.Cmd) string {
@@ -161,7 +161,7 @@ func newCluster(t *testing.T, r *rig.Roles) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := printed(t, said(t, exec.Command(r.Bin, "cluster", "init", "--dir", dir, "--name", "test", "--join", join, "--instance", "one")))
+	next := printed(t, said(t, rig.Command(r.Bin, "cluster", "init", "--dir", dir, "--name", "test", "--join", join, "--instance", "one")))
 	if len(next) != 2 {
 		t.Fatalf("init prints %q", next)
 	}
@@ -321,7 +321,7 @@ func TestCluster(t *testing.T) {
 	t.Run("renewed while it runs", func(t *testing.T) {
 		cert := filepath.Join(r.Data, "cluster", "node", "tls.crt")
 		before := read(t, cert)
-		said(t, exec.Command(r.Bin, "cluster", "renew", "--dir", filepath.Dir(cert)))
+		said(t, rig.Command(r.Bin, "cluster", "renew", "--dir", filepath.Dir(cert)))
 		if bytes.Equal(read(t, cert), before) {
 			t.Fatal("the certificate is the same")
 		}
@@ -331,7 +331,7 @@ func TestCluster(t *testing.T) {
 		works(t, c, c.Create(t, nil).ID)
 	})
 	t.Run("revoked", func(t *testing.T) {
-		said(t, exec.Command(r.Bin, "cluster", "revoke", "node/node-1", "--dir", dir))
+		said(t, rig.Command(r.Bin, "cluster", "revoke", "node/node-1", "--dir", dir))
 		rig.Within(t, 2*time.Minute, "the revoked node gets no sandbox", func() bool {
 			return c.Try("POST", "/api/v1/sessions", rig.Body{}, nil) != nil
 		})
@@ -401,7 +401,7 @@ func refusedSettings(t *testing.T, r *rig.Roles, dir string) {
 		if err := os.Chmod(data, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(filepath.Join(filepath.Dir(r.Bin), tt.role), "--addr", "127.0.0.1:0", "--data", data)
+		cmd := rig.Command(filepath.Join(filepath.Dir(r.Bin), tt.role), "--addr", "127.0.0.1:0", "--data", data)
 		cmd.Env = slices.Concat([]string{"PATH=" + os.Getenv("PATH")}, tt.env)
 		kill := time.AfterFunc(rig.Patience, func() { _ = cmd.Process.Kill() })
 		out, err := cmd.CombinedOutput()

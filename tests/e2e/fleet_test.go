@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -152,7 +151,7 @@ func TestFleet(t *testing.T) {
 func fleetKey(t *testing.T, f *rig.Fleet) {
 	m := f.Machine(rig.FleetGatewayA)
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(m.Bin, "key", "create", "--data", m.Data, "--tenant", "fleet", "--name", "ci")
+	cmd := rig.Command(m.Bin, "key", "create", "--data", m.Data, "--tenant", "fleet", "--name", "ci")
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("key create: %v: %s", err, stderr.Bytes())

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -46,7 +45,7 @@ func twoManagers(t *testing.T, env ...string) *managers {
 		t.Fatal(err)
 	}
 	for _, secret := range []string{"guest-seed", "services", "secrets-key"} { // they are the installation's
-		if out, err := exec.Command("cp", "-a", filepath.Join(first.Data, "server", secret), own).CombinedOutput(); err != nil {
+		if out, err := rig.Command("cp", "-a", filepath.Join(first.Data, "server", secret), own).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
