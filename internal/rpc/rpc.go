@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -56,6 +57,11 @@ const (
 	plainPrefix  = "http://"
 	securePrefix = "https://"
 )
+
+// unheard bounds how long what a session-manager has sent may stay unacknowledged by the
+// other machine's kernel. It starts a Sandbox on another Node then. A process that is slow
+// acknowledges nevertheless.
+const unheard = 800 * time.Millisecond
 
 // keepAlive finds a connection whose other machine has gone within half a minute.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
@@ -140,6 +146,17 @@ func (p *peer) connectOnce(ctx context.Context, pair *cluster.Pair) (net.Conn, e
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.self.reach, reachLimit))
 	defer cancel()
 	d := net.Dialer{KeepAliveConfig: keepAlive}
+	if p.self.Role == SessionManager && network == "tcp" {
+		d.Control = func(_, _ string, raw syscall.RawConn) error {
+			var err error
+			if failed := raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unheard.Milliseconds()))
+			}); failed != nil {
+				return failed
+			}
+			return err
+		}
+	}
 	conn, err := d.DialContext(ctx, network, address)
 	if err != nil || !p.secure() {
 		return conn, err
