@@ -64,6 +64,9 @@ type SandboxStore interface {
 type SandboxRecords interface {
 	// SandboxByID returns the record of any Tenant; callers check Tenant.
 	SandboxByID(ctx context.Context, id string) (Sandbox, error)
+	// SandboxesByID returns the records of any Tenant, in any order, without those that
+	// there are not. Up to 4096 IDs can be asked for.
+	SandboxesByID(ctx context.Context, ids []string) ([]Sandbox, error)
 	// SandboxByName returns the Tenant's Sandbox of that name that has not
 	// ended.
 	SandboxByName(ctx context.Context, tenant TenantID, name string) (Sandbox, error)

@@ -106,10 +106,8 @@ type Config struct {
 	Prices sandbox.Prices
 	// SigningKeys keeps the keys that sign URLs of files.
 	SigningKeys sandbox.SigningKeyStore
-	// Records finds a Sandbox by its ID, for a request to one of its ports.
-	Records interface {
-		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
-	}
+	// Records finds Sandboxes by their IDs, for requests to their ports.
+	Records traffic.Records
 	// Forward reaches ports that listen only on a Sandbox's loopback; see
 	// traffic.Config.
 	Forward func(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error)
@@ -403,6 +401,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	using, stopUsing := context.WithCancel(base)
 	var told sync.WaitGroup
 	told.Go(func() { s.guests.KeepTelling(using, s.Log) })
+	told.Go(func() { s.traffic.Run(using) })
 	told.Go(func() { s.forgetOnces(using) })
 	told.Go(func() { s.e2b.Sample(using) })
 	told.Go(func() { s.audit.forget(using, s.AuditLife) })

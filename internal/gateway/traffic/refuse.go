@@ -33,6 +33,9 @@ func closed(t Target) answer {
 // refuseFor answers a request that failed with err.
 func (p *Proxy) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err error) {
 	switch {
+	case errors.Is(err, errAway):
+		w.Header().Set("Retry-After", "1")
+		refuse(w, r, answer{Code: http.StatusServiceUnavailable, SandboxID: t.SandboxID, Message: "The records of sandboxes cannot be read now", hint: "Load this page again in a moment."})
 	case errors.Is(err, errClosed):
 		refuse(w, r, closed(t))
 	case errors.Is(err, errNotWoken):

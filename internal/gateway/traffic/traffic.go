@@ -34,11 +34,9 @@ const (
 
 // Config holds a Proxy's dependencies. All fields are required.
 type Config struct {
-	// Records finds a Sandbox of any owner.
-	Records interface {
-		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
-	}
-	Nodes sandbox.BootDialer
+	// Records finds Sandboxes of any owner.
+	Records Records
+	Nodes   sandbox.BootDialer
 	// Forward makes conn, a connection to the Guest, a stream to a port that listens
 	// only on loopback inside. It returns Unavailable when nothing listens there
 	// either. It closes conn when it fails.
@@ -61,7 +59,14 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Proxy forwards requests to the ports of Sandboxes. Use New. Its methods are safe for
+// Records are the reads of a sandbox.SandboxRecords that a Proxy needs.
+type Records interface {
+	SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
+	SandboxesByID(ctx context.Context, ids []string) ([]sandbox.Sandbox, error)
+}
+
+// Proxy forwards requests to the ports of Sandboxes. Use New. While Run runs, ports that
+// were used of late can also be reached while the Records are away. Its methods are safe for
 // concurrent use.
 type Proxy struct {
 	Config
@@ -69,13 +74,15 @@ type Proxy struct {
 	plain *http.Transport // HTTP/1.1 to services inside
 	h2    *http.Transport // HTTP/2, for gRPC
 
+	memory memory
+
 	mu       sync.Mutex
 	underWay map[string]int // requests by Sandbox ID
 }
 
 // New returns a Proxy.
 func New(c Config) *Proxy {
-	p := &Proxy{Config: c, underWay: map[string]int{}}
+	p := &Proxy{Config: c, underWay: map[string]int{}, memory: memory{byID: map[string]remembered{}}}
 	p.plain, p.h2 = p.transport(), p.transport()
 	p.plain.Protocols, p.h2.Protocols = new(http.Protocols), new(http.Protocols)
 	p.plain.Protocols.SetHTTP1(true)
@@ -159,18 +166,6 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, t Target, err erro
 		defer b.closeUnread(w, r)
 	}
 	p.stream(&patient{w, flow}, r, sb.ID)
-}
-
-// record returns a Sandbox that has not ended.
-func (p *Proxy) record(ctx context.Context, id string) (sandbox.Sandbox, error) {
-	if !sandbox.ValidSandboxID(id) {
-		return sandbox.Sandbox{}, sandbox.NotFound
-	}
-	sb, err := p.Records.SandboxByID(ctx, id)
-	if err == nil && !sb.Live() {
-		err = sandbox.NotFound
-	}
-	return sb, err
 }
 
 // errNotWoken reports that a request to envd's port does not wake a Sandbox: envd would

@@ -40,7 +40,8 @@ type world struct {
 	ports map[uint16]string // addresses that answer
 	opens func()            // called before a client gets the answer that nothing listens; may be nil
 	dials int
-	held  bool // its Tenant is suspended
+	held  bool  // its Tenant is suspended
+	away  error // of its records; may be nil
 
 	loopback map[uint16]string // addresses of ports that the link does not lead to
 }
@@ -131,10 +132,26 @@ func (w *world) listen(port uint16, h http.Handler) {
 func (w *world) SandboxByID(_ context.Context, id string) (sandbox.Sandbox, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.away != nil {
+		return sandbox.Sandbox{}, w.away
+	}
 	if id != w.id {
 		return sandbox.Sandbox{}, sandbox.NotFound
 	}
 	return sandbox.Sandbox{ID: id, Tenant: "t", State: w.state, Ingress: w.rules, Boot: sandbox.Boot{ID: "b", Number: w.boot, Node: "n"}}, nil
+}
+
+func (w *world) SandboxesByID(ctx context.Context, ids []string) (all []sandbox.Sandbox, err error) {
+	for _, id := range ids {
+		sb, err := w.SandboxByID(ctx, id)
+		if errors.Is(err, sandbox.Unavailable) {
+			return nil, err
+		}
+		if err == nil {
+			all = append(all, sb)
+		}
+	}
+	return all, nil
 }
 
 func (w *world) Dial(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
@@ -760,5 +777,55 @@ func TestOvertakenByAPause(t *testing.T) {
 		if tt.status == 502 && !strings.Contains(text, "paused before it answered") {
 			t.Errorf("%s %q: %s", tt.method, tt.body, text)
 		}
+	}
+}
+
+// While the records cannot be read, a port that was used of late answers, and others say
+// that it will pass.
+func TestPortsWithoutRecords(t *testing.T) {
+	w := newWorld(t)
+	w.listen(8000, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "inside") }))
+	get := func(id string) (int, string, string) {
+		t.Helper()
+		req, err := http.NewRequest("GET", w.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "8000-" + id + ".localhost"
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body), resp.Header.Get("Retry-After")
+	}
+	gone := sandbox.Errorf(sandbox.Unavailable, "no store")
+	if code, body, _ := get(w.id); code != 200 || body != "inside" {
+		t.Errorf("%d %s", code, body)
+	}
+	w.mu.Lock()
+	w.away = gone
+	w.mu.Unlock()
+	if code, body, _ := get(w.id); code != 200 || body != "inside" {
+		t.Errorf("without records: %d %s", code, body)
+	}
+	if code, body, after := get(sandbox.NewSandboxID()); code != 503 || !strings.Contains(body, "cannot be read now") || after != "1" {
+		t.Errorf("one without requests before: %d %s %q", code, body, after)
+	}
+	w.mu.Lock()
+	w.away, w.state = nil, sandbox.Ended
+	w.mu.Unlock()
+	if code, _, _ := get(w.id); code != 502 {
+		t.Errorf("ended: %d", code)
+	}
+	w.mu.Lock()
+	w.away = gone
+	w.mu.Unlock()
+	if code, _, _ := get(w.id); code != 503 {
+		t.Errorf("one that had ended before: %d", code)
 	}
 }

@@ -28,6 +28,7 @@ var postgresDialect = dialect{
 	// The schema's name is in the lock, so that two installations may share a database.
 	lock:         `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`,
 	inStates:     `state IN (SELECT jsonb_array_elements_text(CAST(?4 AS JSONB)))`,
+	inIDs:        `id IN (SELECT jsonb_array_elements_text(CAST(?1 AS JSONB)))`,
 	withMetadata: `CAST(metadata AS JSONB) @> CAST(?5 AS JSONB)`,
 	// The planner may look at the mounts before it looks whether there are any.
 	mountsVolume: `EXISTS (SELECT 1 FROM jsonb_array_elements(CAST(CASE WHEN volumes = '' THEN '[]' ELSE volumes END AS JSONB)) AS mount WHERE mount ->> 'volume' = ?2)`,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -180,6 +181,7 @@ type queries struct {
 	oldest, oldestOpen  *sql.Stmt // the same, oldest first
 	count               *sql.Stmt
 	notEnded, due, next *sql.Stmt
+	byIDs               *sql.Stmt
 	nodes, leader       *sql.Stmt
 	signingQueries
 	keyQueries
@@ -202,6 +204,7 @@ func (q *queries) all(d *dialect) []prepared {
 		{&q.oldest, record + `WHERE ` + oldestFirst(d)},
 		{&q.oldestOpen, record + `WHERE state <> 'ended' AND ` + oldestFirst(d)},
 		{&q.count, `SELECT state, count(*) FROM sandboxes WHERE tenant = ? AND state <> 'ended' GROUP BY state`},
+		{&q.byIDs, record + `WHERE ` + d.inIDs},
 		{&q.notEnded, record + `WHERE state <> 'ended'`},
 		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
@@ -344,6 +347,15 @@ func (s *Store) oneBy(ctx context.Context, query func(context.Context, *briefQue
 		return sandbox.Sandbox{}, notFound()
 	}
 	return sb, classify(err)
+}
+
+// SandboxesByID implements sandbox.SandboxStore.
+func (s *Store) SandboxesByID(ctx context.Context, ids []string) ([]sandbox.Sandbox, error) {
+	text, err := json.Marshal(ids)
+	if err != nil {
+		return nil, err
+	}
+	return collect(scanSandbox)(s.query.byIDs.QueryContext(ctx, string(text)))
 }
 
 // SandboxesNotEnded implements sandbox.SandboxStore.

@@ -54,6 +54,7 @@ var (
 		{"a record comes back as it was written", roundTrip},
 		{"a check that it can be written changes nothing", checkWrite},
 		{"an absent record is NotFound", absent},
+		{"records are read by their IDs", byIDs},
 		{"a known ID is a Conflict", knownID},
 		{"a name belongs to one until it ends", names},
 		{"a write of an old version is a Conflict", versions},
@@ -250,6 +251,35 @@ func roundTrip(t *testing.T, st sandbox.Store) {
 	sb.Version = 2
 	if r := read(); !reflect.DeepEqual(r, sb) || !reflect.DeepEqual(got, sb) {
 		t.Errorf("read %+v\nwrote %+v\nreturned %+v", r, sb, got)
+	}
+}
+
+// byIDs reads several records at once.
+func byIDs(t *testing.T, st sandbox.Store) {
+	var ids []string
+	for i := range 3 {
+		ids = append(ids, insert(t, st, sample(sandbox.TenantID(fmt.Sprint("t", i)))).ID)
+	}
+	for _, asked := range [][]string{nil, {ids[1]}, {ids[2], sandbox.NewSandboxID(), ids[0], ids[0], "'", ""}} {
+		records, err := st.SandboxesByID(t.Context(), asked)
+		codetest.OK(t, "SandboxesByID", err)
+		var got []string
+		for _, sb := range records {
+			one, err := st.SandboxByID(t.Context(), sb.ID)
+			if err != nil || !reflect.DeepEqual(one, sb) {
+				t.Errorf("read %+v, and alone %+v, %v", sb, one, err)
+			}
+			got = append(got, sb.ID)
+		}
+		var want []string
+		for _, id := range ids {
+			if slices.Contains(asked, id) {
+				want = append(want, id)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("asked for %q, got %q", asked, got)
+		}
 	}
 }
 

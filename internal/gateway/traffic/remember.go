@@ -1,0 +1,166 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// rememberFor is how long after its last request a Sandbox is remembered.
+	rememberFor = 15 * time.Minute
+	// readEvery is the time between two reads of the records that are remembered. What an
+	// owner changed in the last readEvery before the Store went away, through another
+	// gateway, is not seen.
+	readEvery = 2 * time.Second
+	// staleAfter is the greatest age that a record may have had when the Store last
+	// answered.
+	staleAfter = 3 * readEvery
+	// maxRemembered bounds the records, and one read of them.
+	maxRemembered = 4096
+	// readTime bounds a read of the Store for a request that a remembered record serves as
+	// well.
+	readTime = time.Second
+)
+
+// errAway reports that the records of Sandboxes cannot be read.
+var errAway = errors.New("the records of sandboxes cannot be read")
+
+// memory remembers the records of running Sandboxes that had requests of late, so that
+// their ports can be reached while the Store is away. Nothing changes the records then.
+type memory struct {
+	mu       sync.Mutex
+	byID     map[string]remembered
+	answered time.Time // when the Store last did
+}
+
+type remembered struct {
+	sandbox    sandbox.Sandbox
+	read, used time.Time
+}
+
+// know remembers a record that the Store has just given for a request.
+func (m *memory) know(sb sandbox.Sandbox, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answered = now
+	if sb.State != sandbox.Running {
+		delete(m.byID, sb.ID)
+		return
+	}
+	if _, known := m.byID[sb.ID]; known || len(m.byID) < maxRemembered {
+		m.byID[sb.ID] = remembered{sb, now, now}
+	}
+}
+
+// forget is called when the Store has no such Sandbox.
+func (m *memory) forget(id string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answered = now
+	delete(m.byID, id)
+}
+
+// recall returns a record that was as the Store had it when it last answered.
+func (m *memory) recall(id string, now time.Time) (sandbox.Sandbox, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.byID[id]
+	if !ok || m.answered.Sub(r.read) > staleAfter {
+		return sandbox.Sandbox{}, false
+	}
+	r.used = now
+	m.byID[id] = r
+	return r.sandbox, true
+}
+
+// due are the Sandboxes whose records are to be read again. It forgets those that had no
+// request of late.
+func (m *memory) due(now time.Time) (ids []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, r := range m.byID {
+		switch {
+		case now.Sub(r.used) > rememberFor:
+			delete(m.byID, id)
+		case now.Sub(r.read) >= readEvery/2:
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// renew replaces records by those that the Store gave at a time for all of ids.
+func (m *memory) renew(ids []string, records []sandbox.Sandbox, asked time.Time) {
+	given := map[string]sandbox.Sandbox{}
+	for _, sb := range records {
+		given[sb.ID] = sb
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answered = asked
+	for _, id := range ids {
+		r, known := m.byID[id]
+		sb := given[id]
+		switch {
+		case !known || r.read.After(asked): // a request was faster
+		case sb.State != sandbox.Running:
+			delete(m.byID, id)
+		default:
+			m.byID[id] = remembered{sb, asked, r.used}
+		}
+	}
+}
+
+// Run reads the remembered records again and again until ctx ends.
+func (p *Proxy) Run(ctx context.Context) {
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		asked := time.Now()
+		ids := p.memory.due(asked)
+		if len(ids) == 0 {
+			continue
+		}
+		if records, err := p.Records.SandboxesByID(ctx, ids); err == nil {
+			p.memory.renew(ids, records, asked)
+		}
+	}
+}
+
+// record returns a Sandbox that has not ended: its record, or while the Store is away the
+// remembered one. Without either it returns errAway.
+func (p *Proxy) record(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	if !sandbox.ValidSandboxID(id) {
+		return sandbox.Sandbox{}, sandbox.NotFound
+	}
+	known, ok := p.memory.recall(id, time.Now())
+	reading := ctx
+	if ok {
+		limited, cancel := context.WithTimeout(ctx, readTime)
+		defer cancel()
+		reading = limited
+	}
+	sb, err := p.Records.SandboxByID(reading, id)
+	switch {
+	case err == nil && !sb.Live(), errors.Is(err, sandbox.NotFound):
+		p.memory.forget(id, time.Now())
+		return sandbox.Sandbox{}, sandbox.NotFound
+	case err == nil:
+		p.memory.know(sb, time.Now())
+	case ctx.Err() != nil:
+	case ok:
+		return known, nil
+	case errors.Is(err, sandbox.Unavailable):
+		err = errors.Join(errAway, err)
+	}
+	return sb, err
+}
