@@ -99,6 +99,10 @@ fuzz: ## run every fuzz target for a minute, or for FUZZTIME
 test: ## everything real: check's tests, end to end with gVisor, SDK, attacks; ends in tables of how long they took
 	@scripts/test.sh
 
+.PHONY: test-cluster
+test-cluster: ## end to end over two machines of each role, in network namespaces, with faults: six minutes
+	@DATA='$(DATA)' scripts/test-cluster.sh
+
 .PHONY: test-cgroup2
 test-cgroup2: $(OUT)/cloud-sandbox ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
 	@scripts/cgroup2.sh
@@ -119,6 +123,10 @@ test-ecosystem: build ## run agent frameworks and tools, as their registries hav
 .PHONY: test-large
 test-large: build ## pause and resume a million files, and 50,000 descriptors, and print the times: some minutes
 	@LARGE_E2E=1 CLOUD_SANDBOX_E2E=$(CURDIR)/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$(DATA)/templates go test -vet=off -count=1 -timeout 120m -run '^TestLarge$$' ./tests/e2e
+
+.PHONY: bench-cluster
+bench-cluster: ## measure a cluster beside the server with all roles, and write docs/benchmarks/cluster
+	@DATA='$(DATA)' scripts/bench-cluster.sh
 
 .PHONY: bench
 bench: ## measure everything beside Docker and bare runsc

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, saying what for.
-# Usage: install.sh run|test|bench|ecosystem|cgroup2|systemd
+# Usage: install.sh run|test|cluster|bench|ecosystem|cgroup2|systemd
 set -euo pipefail
 
 # binary or file, package, what it is for
@@ -22,6 +22,9 @@ test=("${run[@]}"
   "python3-venv:|python3-venv|makes the Python SDK's environment"
   "openssl|openssl|signs a release"
   "npm|npm|runs the generator of the protocol code and the TypeScript SDK's tests"
+)
+cluster=("${test[@]}"
+  "nft|nftables|cuts a machine off the network"
 )
 bench=("${run[@]}"
   "dockerd|docker.io|the comparison with Docker"

@@ -43,7 +43,7 @@ func doctor(t *testing.T, bin string, args ...string) (map[string]finding, int) 
 // doctor says what a start would say, of the host on which these tests run.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	s := shared.Server(t)
+	s := shared.Machine(t)
 	empty := openFolder(t)
 	for name, tt := range map[string]struct {
 		args               []string

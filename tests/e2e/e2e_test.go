@@ -19,14 +19,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-var shared = rig.Shared{Options: rig.Options{Pool: 3}}
+var shared = rig.Shared{Options: rig.Options{Pool: 3}, Cluster: startCluster}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
 // The first snippet of the documentation, word for word but for the address.
 func TestCurlSnippet(t *testing.T) {
 	t.Parallel()
-	s := shared.Server(t)
+	s := shared.Machine(t)
 	const snippet = `
 TOKEN=$(curl -s -X POST http://localhost:8080/api/v1/auth/token -H "Content-Type: application/json" -d '{"user_id": "test", "role": "user"}' | jq -r '.access_token')
 SANDBOX=$(curl -s -X POST http://localhost:8080/api/v1/sandbox/acquire -H "Authorization: Bearer $TOKEN" | jq -r '.sandbox_id')

@@ -17,16 +17,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// ownedBy counts the Boots with an owner on a Machine.
-func ownedBy(t *testing.T, f *rig.Fleet, name string) int {
-	t.Helper()
-	boots, err := filepath.Glob(filepath.Join(f.Machine(name).Data, "server", "node", "boots", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(boots)
-}
-
 // imagesOn lists the images on a Machine, by version.
 func imagesOn(t *testing.T, f *rig.Fleet, name string) (versions []string) {
 	t.Helper()
@@ -40,25 +30,32 @@ func imagesOn(t *testing.T, f *rig.Fleet, name string) (versions []string) {
 	return versions
 }
 
-// onBothNodes creates Sandboxes until each Node has got one more of them, and returns
-// them.
+// onBothNodes creates Sandboxes until each Node runs one of them, and returns them.
 func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids []string) {
 	t.Helper()
-	before := [2]int{ownedBy(t, f, rig.FleetHome), ownedBy(t, f, rig.FleetNode)}
+	nodes := []string{rig.FleetHome, rig.FleetNode}
+	runs := map[string]bool{}
+	create := func(body rig.Body) {
+		id := c.Create(t, body).ID
+		ids = append(ids, id)
+		for _, name := range nodes {
+			if _, here := f.Machine(name).Runs(id); here {
+				runs[name] = true
+			}
+		}
+	}
 	for range 8 {
-		ids = append(ids, c.Create(t, body).ID)
-		if ownedBy(t, f, rig.FleetHome) > before[0] && ownedBy(t, f, rig.FleetNode) > before[1] {
+		if create(body); len(runs) == len(nodes) {
 			return ids
 		}
 	}
 	// A Node that has the image is preferred while its queue is short. A Volume has a
 	// Sandbox start on the Node that keeps it.
-	for i, name := range []string{rig.FleetHome, rig.FleetNode} {
-		if ownedBy(t, f, name) == before[i] {
+	for _, name := range nodes {
+		if !runs[name] {
 			with := rig.Body{"volumes": []rig.Body{{"volume": volumeOn(t, f, c, name), "path": "/data"}}}
 			maps.Copy(with, body)
-			ids = append(ids, c.Create(t, with).ID)
-			if ownedBy(t, f, name) == before[i] {
+			if create(with); !runs[name] {
 				t.Fatalf("the sandbox with a volume of the node %s is not there", name)
 			}
 		}

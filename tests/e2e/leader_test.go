@@ -144,7 +144,26 @@ func TestLeaderDies(t *testing.T) {
 	t.Parallel()
 	m := twoManagers(t)
 	c := m.Client(t, "many")
-	const creates, workers = 52, 4
+	ids := leaderDies(t, c, 52, func() { m.Kill(t, "session-manager") })
+	if m.lead(t, m.second) != "leader" {
+		t.Error("the second one does not lead")
+	}
+	// The former leader stands by when it is back.
+	m.Start(t, "session-manager")
+	m.Serves(t)
+	if m.lead(t, m.Roles) != "standby" || m.lead(t, m.second) != "leader" {
+		t.Error("the former leader leads again")
+	}
+	for _, id := range ids {
+		c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
+	}
+}
+
+// leaderDies creates sessions, calls kill when a third of them is there, and checks what
+// the death of the leader may do. It returns the sessions.
+func leaderDies(t *testing.T, c *rig.Client, creates int, kill func()) []string {
+	t.Helper()
+	const workers = 4
 	ids := make([]string, creates)
 	var next, done atomic.Int64
 	var killed atomic.Pointer[time.Time]
@@ -153,7 +172,7 @@ func TestLeaderDies(t *testing.T) {
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
-			for i := next.Add(1) - 1; i < creates; i = next.Add(1) - 1 {
+			for i := int(next.Add(1)) - 1; i < creates; i = int(next.Add(1)) - 1 {
 				sb, began, err := insist(c, fmt.Sprint("create-", i), littleSession(fmt.Sprint("s", i)))
 				if err != nil {
 					t.Error(err)
@@ -167,8 +186,8 @@ func TestLeaderDies(t *testing.T) {
 			}
 		})
 	}
-	rig.Within(t, 3*time.Minute, "a third of the creates", func() bool { return done.Load() > creates/3 })
-	m.Kill(t, "session-manager")
+	rig.Within(t, 3*time.Minute, "a third of the creates", func() bool { return int(done.Load()) > creates/3 })
+	kill()
 	now := time.Now()
 	killed.Store(&now)
 	all.Wait()
@@ -176,9 +195,6 @@ func TestLeaderDies(t *testing.T) {
 		t.Errorf("no create was answered within %v of the death of the leader", takeover)
 	}
 	t.Logf("the first create after the death of the leader was answered after %v", gap)
-	if m.lead(t, m.second) != "leader" {
-		t.Error("the second one does not lead")
-	}
 	seen := map[string]bool{}
 	for i, id := range ids {
 		if seen[id] {
@@ -214,15 +230,7 @@ func TestLeaderDies(t *testing.T) {
 			}
 		}
 	})
-	// The former leader stands by when it is back.
-	m.Start(t, "session-manager")
-	m.Serves(t)
-	if m.lead(t, m.Roles) != "standby" || m.lead(t, m.second) != "leader" {
-		t.Error("the former leader leads again")
-	}
-	for _, id := range ids {
-		c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
-	}
+	return ids
 }
 
 // A leader that stands still until another one leads writes nothing when it goes on, and

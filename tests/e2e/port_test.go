@@ -106,6 +106,7 @@ func TestSessionsMoveInAFile(t *testing.T) {
 
 func TestExportOnTheCommandLine(t *testing.T) {
 	t.Parallel()
+	shared.Machine(t) // each node of a cluster signs with a key of its own
 	sh := newShell(t, "exporter")
 	sh.must(t, "create", "original")
 	sh.must(t, "exec", "original", "--", "sh", "-c", "echo kept > /workspace/file")

@@ -89,7 +89,7 @@ func TestSnapshotsOfATenantAreBounded(t *testing.T) {
 	c := s.Client(t, "keeper")
 	quota := func(text string) {
 		t.Helper()
-		if out, err := rig.Command(s.Bin, "tenant", "quota", "dev:keeper", text, "--data", s.Data).CombinedOutput(); err != nil {
+		if out, err := rig.Command(s.Bin, "tenant", "quota", s.Tenant("keeper"), text, "--data", s.Data).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

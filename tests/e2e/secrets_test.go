@@ -14,7 +14,7 @@ import (
 // A value is in no answer, no file and no log.
 func TestSecretsAreSealed(t *testing.T) {
 	t.Parallel()
-	s := shared.Server(t)
+	s := shared.Machine(t)
 	c := s.Client(t, "sealed")
 	const first, second = "value-that-nobody-reads", "another-that-nobody-reads"
 	status, made, err := c.Do("POST", "/api/v1/secrets", rig.Body{"name": "SEALED", "value": first})

@@ -17,13 +17,9 @@ func TestSignedURLs(t *testing.T) {
 		t.Helper()
 		var signed struct{ URL string }
 		c.Must(t, "POST", "/api/v1/files/sign", rig.Body{"sandbox_id": id, "path": path, "method": method, "expires_in_seconds": seconds}, &signed)
-		below, ours := strings.CutPrefix(signed.URL, c.URL)
-		if !ours {
-			t.Fatalf("%s is not below %s", signed.URL, c.URL)
-		}
-		return below
+		return c.Below(t, signed.URL)
 	}
-	anyone := &rig.Client{URL: c.URL, HTTP: c.HTTP}
+	anyone := s.Anyone(t)
 	answers := func(method, url string, body any, want int) string {
 		t.Helper()
 		code, raw, err := anyone.Do(method, url, body)

@@ -17,7 +17,7 @@ import (
 // What stops a start is one clear sentence and an exit code that is not zero.
 func TestStartsThatCannotWork(t *testing.T) {
 	t.Parallel()
-	s := shared.Server(t)
+	s := shared.Machine(t)
 	empty := openFolder(t)
 	public := filepath.Join("/var/tmp", filepath.Base(s.Data)+"-binary") // where nobody can reach it
 	if out, err := rig.Command("install", "-m", "755", s.Bin, public).CombinedOutput(); err != nil {

@@ -7,6 +7,9 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +23,9 @@ type Body = map[string]any
 type Client struct {
 	URL, Token string
 	HTTP       *http.Client
+
+	turns []string // see Server
+	next  *atomic.Int64
 }
 
 // Sandbox is the record of a Sandbox.
@@ -59,12 +65,39 @@ var brief = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{D
 func (s *Server) Client(t testing.TB, user string) *Client {
 	t.Helper()
 	c := s.Anyone(t)
+	if c.Token = s.Key(t, user); c.Token != "" {
+		return c
+	}
 	var reply struct {
 		Token string `json:"access_token"`
 	}
 	c.Must(t, "POST", "/api/v1/auth/token", Body{"user_id": user, "role": "user"}, &reply)
 	c.Token = reply.Token
 	return c
+}
+
+// Tenant is the Tenant of a client of user.
+func (s *Server) Tenant(user string) string {
+	if s.secret == "" {
+		return "dev:" + user
+	}
+	return user
+}
+
+// Key returns a token of a Tenant named user that the server takes outside dev mode; empty
+// in dev mode.
+func (s *Server) Key(t testing.TB, user string) string {
+	t.Helper()
+	if s.secret == "" {
+		return ""
+	}
+	cmd := Command(s.Bin, "token", "create", "--data", s.Data, "--tenant", user, "--user", user)
+	cmd.Env = append(os.Environ(), "JWT_SECRET="+s.secret)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("token create: %v: %s", err, out)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // Anyone returns a client without a token. An answer that violates the contract fails
@@ -76,7 +109,30 @@ func (s *Server) Anyone(t testing.TB) *Client {
 	s.mu.Lock()
 	s.transports = append(s.transports, transport)
 	s.mu.Unlock()
-	return &Client{URL: s.URL, HTTP: &http.Client{Transport: checked{transport, t}, Timeout: 10 * time.Minute}}
+	return &Client{
+		URL: s.URL, HTTP: &http.Client{Transport: checked{transport, t}, Timeout: 10 * time.Minute},
+		turns: s.turns, next: &atomic.Int64{},
+	}
+}
+
+// Below returns the path and query of a URL of the server that the client uses.
+func (c *Client) Below(t testing.TB, url string) string {
+	t.Helper()
+	for _, base := range append([]string{c.URL}, c.turns...) {
+		if path, ours := strings.CutPrefix(url, base); ours {
+			return path
+		}
+	}
+	t.Fatalf("%s is not below %s", url, c.URL)
+	return ""
+}
+
+// base is the URL for the next request.
+func (c *Client) base() string {
+	if len(c.turns) == 0 {
+		return c.URL
+	}
+	return c.turns[int(c.next.Add(1))%len(c.turns)]
 }
 
 // Do sends a request; body is sent as it is when it is a reader or bytes, and
@@ -97,14 +153,11 @@ func (c *Client) Do(method, path string, body any) (status int, raw []byte, err 
 		}
 		r = bytes.NewReader(j)
 	}
-	req, err := http.NewRequest(method, c.URL+path, r)
+	req, err := c.request(method, path, r)
 	if err != nil {
 		return 0, nil, err
 	}
 	req.Header.Set("Content-Type", kind)
-	if c.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.Token)
-	}
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		return 0, nil, err
@@ -112,6 +165,24 @@ func (c *Client) Do(method, path string, body any) (status int, raw []byte, err 
 	defer resp.Body.Close()
 	raw, err = io.ReadAll(resp.Body)
 	return resp.StatusCode, raw, err
+}
+
+// Request prepares a request with the client's token.
+func (c *Client) Request(t testing.TB, method, path string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := c.request(method, path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func (c *Client) request(method, path string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequest(method, c.base()+path, body)
+	if err == nil && c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	return req, err
 }
 
 // Try sends a request and decodes an answer below 300 into reply, which may be

@@ -3,40 +3,53 @@ package rig
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// Machine is one role with a data folder of its own, as on another host.
+// Machine is one role with a data folder of its own, as on another host. Its URL is where
+// it serves /health and /ready to anyone.
 type Machine struct {
 	*Server
 	Name string
+	// Net is its network; nil: this host's.
+	Net *Namespace
+
 	role string
+	addr string // HOST:PORT where other roles call it
 }
 
 // Fleet is an installation whose roles share nothing but a database, secrets in their
 // environment, and addresses.
 type Fleet struct {
 	machines map[string]*Machine
+	roles    []fleetRole
 	env      []string
+	secured  bool // by certificates of a cluster
 }
 
 // Names of the Machines of a Fleet.
 const (
-	FleetGatewayA  = "gateway-a"
-	FleetGatewayB  = "gateway-b"
-	FleetManager   = "manager"
-	FleetScheduler = "scheduler"
-	FleetHome      = "node-a" // keeps the Templates
-	FleetNode      = "node-b"
+	FleetGatewayA   = "gateway-a"
+	FleetGatewayB   = "gateway-b"
+	FleetManager    = "manager"
+	FleetManagerB   = "manager-b" // only in a Cluster
+	FleetScheduler  = "scheduler"
+	FleetSchedulerB = "scheduler-b" // only in a Cluster
+	FleetHome       = "node-a"      // keeps the Templates
+	FleetNode       = "node-b"
 )
 
-var fleetRoles = []struct{ name, role string }{
+type fleetRole struct{ name, role string }
+
+var fleetRoles = []fleetRole{
 	{FleetHome, "node"},
 	{FleetNode, "node"},
 	{FleetScheduler, "scheduler"},
@@ -45,51 +58,96 @@ var fleetRoles = []struct{ name, role string }{
 	{FleetGatewayB, "gateway"},
 }
 
+var clusterRoles = []fleetRole{
+	{FleetHome, "node"},
+	{FleetNode, "node"},
+	{FleetScheduler, "scheduler"},
+	{FleetSchedulerB, "scheduler"},
+	{FleetManager, "session-manager"},
+	{FleetManagerB, "session-manager"},
+	{FleetGatewayA, "gateway"},
+	{FleetGatewayB, "gateway"},
+}
+
 // NewFleet prepares a Fleet without starting its Machines. env is the environment of all
 // of them.
 func NewFleet(t testing.TB, env ...string) *Fleet {
 	t.Helper()
+	oneMachine(t)
+	return newFleet(t, nil, fleetRoles, append([]string{"CLOUD_SANDBOX_DEV=true", "CLOUD_SANDBOX_SERVICE_SECRET=" + strings.Repeat("s", 40), "POOL_MIN_SIZE=1", "POOL_MAX_SIZE=1"}, env...))
+}
+
+// newFleet prepares Machines, on a network or, if that is nil, all on this host.
+func newFleet(t testing.TB, network *Network, roles []fleetRole, env []string) *Fleet {
+	t.Helper()
 	Need(t)
-	f := &Fleet{machines: map[string]*Machine{}}
-	for _, r := range fleetRoles {
-		s, err := New(Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.name != FleetHome { // it has nothing that it does not get from the others
-			if err := os.RemoveAll(filepath.Join(s.Data, "templates")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		log, err := s.OpenLog() // also of one that is never started
-		if err != nil {
-			t.Fatal(err)
-		}
-		log.Close()
-		m := &Machine{Server: s, Name: r.name, role: r.role}
-		if _, err := os.Stat(m.program()); err != nil {
-			t.Skipf("`make build-all` has not built the roles: %v", err)
-		}
-		f.machines[r.name] = m
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Log(m.Name, m.Log())
-			}
-			if err := errors.Join(m.stop(), m.Close()); err != nil {
-				t.Errorf("%s: %v", m.Name, err)
-			}
-		})
+	f := &Fleet{machines: map[string]*Machine{}, roles: roles, secured: network != nil}
+	for _, r := range roles {
+		f.machines[r.name] = newMachine(t, network, r)
 	}
-	at := func(name string) string { return f.machines[name].URL }
+	scheme := "http://"
+	if f.secured {
+		scheme = "https://"
+	}
 	f.env = append([]string{
-		"CLOUD_SANDBOX_DEV=true", "POOL_MIN_SIZE=1", "POOL_MAX_SIZE=1", "SPARE_SENTRIES=0",
-		"JWT_SECRET=" + strings.Repeat("j", 40), "CLOUD_SANDBOX_GUEST_SEED=" + strings.Repeat("g", 40),
-		"CLOUD_SANDBOX_SERVICE_SECRET=" + strings.Repeat("s", 40), "CLOUD_SANDBOX_SECRETS_KEY=" + strings.Repeat("ab", 32),
-		"CLOUD_SANDBOX_SESSION_MANAGER_URL=" + at(FleetManager), "CLOUD_SANDBOX_SCHEDULER_URL=" + at(FleetScheduler),
-		"CLOUD_SANDBOX_TEMPLATES_URL=" + at(FleetHome),
+		"SPARE_SENTRIES=0", "JWT_SECRET=" + fleetSecret, "CLOUD_SANDBOX_GUEST_SEED=" + strings.Repeat("g", 40),
+		"CLOUD_SANDBOX_SECRETS_KEY=" + strings.Repeat("ab", 32),
+		"CLOUD_SANDBOX_TEMPLATES_URL=" + scheme + f.machines[FleetHome].addr,
 	}, env...)
+	if f.secured {
+		f.env = append(f.env, "CLOUD_SANDBOX_TEMPLATES_NODE="+FleetHome)
+	}
 	return f
 }
+
+// newMachine prepares a Machine until the test's end.
+func newMachine(t testing.TB, network *Network, r fleetRole) *Machine {
+	t.Helper()
+	s, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Machine{Server: s, Name: r.name, role: r.role, addr: s.Addr}
+	if network != nil {
+		m.Net = network.Add(t)
+		m.addr = net.JoinHostPort(m.Net.IP.String(), strconv.Itoa(rolePorts[r.role]))
+		m.URL, m.Addr = "http://"+m.addr, m.addr
+		if r.role != "gateway" {
+			m.URL = "http://" + m.monitor()
+		}
+	}
+	if r.name != FleetHome { // it has nothing that it does not get from the others
+		if err := os.RemoveAll(filepath.Join(s.Data, "templates")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := s.OpenLog() // also of one that is never started
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Close()
+	if _, err := os.Stat(m.program()); err != nil {
+		t.Skipf("`make build-all` has not built the roles: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.Name, m.Log())
+		}
+		if err := errors.Join(m.stop(), m.Close()); err != nil {
+			t.Errorf("%s: %v", m.Name, err)
+		}
+	})
+	return m
+}
+
+// fleetSecret signs the tokens of clients.
+var fleetSecret = strings.Repeat("j", 40)
+
+// rolePorts are the ports of roles on machines of their own.
+var rolePorts = map[string]int{"gateway": 8080, "scheduler": 9090, "session-manager": 9091, "node": 9092}
+
+// monitor is where a role with a certificate serves monitoring.
+func (m *Machine) monitor() string { return net.JoinHostPort(m.Net.IP.String(), "9100") }
 
 // Machine returns a Machine by its name.
 func (f *Fleet) Machine(name string) *Machine { return f.machines[name] }
@@ -97,15 +155,46 @@ func (f *Fleet) Machine(name string) *Machine { return f.machines[name] }
 // StartAll starts all Machines and waits until they are ready.
 func (f *Fleet) StartAll(t testing.TB) {
 	t.Helper()
-	for _, r := range fleetRoles {
+	for _, r := range f.roles {
 		f.Start(t, r.name)
 	}
-	for _, r := range fleetRoles {
+	for _, r := range f.roles {
 		f.Serves(t, r.name)
 	}
 }
 
 func (m *Machine) program() string { return filepath.Join(filepath.Dir(m.Bin), m.role) }
+
+// envOf is the environment of one Machine, besides that of all.
+func (f *Fleet) envOf(m *Machine) (env []string) {
+	scheme := "http://"
+	if f.secured {
+		scheme = "https://"
+		env = append(env, "CLOUD_SANDBOX_CLUSTER="+m.identity())
+		if m.role != "gateway" {
+			env = append(env, "CLOUD_SANDBOX_MONITOR_ADDR="+m.monitor())
+		}
+	}
+	address := "CLOUD_SANDBOX_ADDR"
+	if m.role != "gateway" {
+		address = "CLOUD_SANDBOX_" + strings.ToUpper(strings.ReplaceAll(m.role, "-", "_")) + "_ADDR"
+	}
+	env = append(env, address+"="+m.addr)
+	if m.role == "node" {
+		env = append(env, "CLOUD_SANDBOX_NODE="+m.Name, "CLOUD_SANDBOX_NODE_URL="+scheme+m.addr)
+	}
+	if m.role == "session-manager" { // the others find it in the database
+		scheduler := f.machines[FleetScheduler]
+		if m.Name == FleetManagerB {
+			scheduler = f.machines[FleetSchedulerB]
+		}
+		env = append(env, "CLOUD_SANDBOX_SESSION_MANAGER_URL="+scheme+m.addr, "CLOUD_SANDBOX_SCHEDULER_URL="+scheme+scheduler.addr)
+	}
+	return env
+}
+
+// identity is the folder of the Machine's certificate.
+func (m *Machine) identity() string { return filepath.Join(m.Data, "cluster", m.role) }
 
 // Start starts a Machine, without waiting until it serves. env is added to the Fleet's.
 func (f *Fleet) Start(t testing.TB, name string, env ...string) {
@@ -117,18 +206,10 @@ func (f *Fleet) Start(t testing.TB, name string, env ...string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	address := "CLOUD_SANDBOX_ADDR"
-	if m.role != "gateway" {
-		address = "CLOUD_SANDBOX_" + strings.ToUpper(strings.ReplaceAll(m.role, "-", "_")) + "_ADDR"
-	}
 	m.cmd = exec.Command(m.program(), "--data", m.Data)
-	m.cmd.Env = append(append(os.Environ(), f.env...), address+"="+m.Addr)
-	if m.role == "node" {
-		m.cmd.Env = append(m.cmd.Env, "CLOUD_SANDBOX_NODE="+m.Name, "CLOUD_SANDBOX_NODE_URL="+m.URL)
-	}
-	m.cmd.Env = append(m.cmd.Env, env...)
+	m.cmd.Env = append(append(append(os.Environ(), f.env...), f.envOf(m)...), env...)
 	m.cmd.Stdout, m.cmd.Stderr = log, log
-	if err := m.cmd.Start(); err != nil {
+	if err := m.Net.start(m.cmd); err != nil {
 		t.Fatal(err)
 	}
 	m.done = make(chan struct{})

@@ -159,6 +159,17 @@ func (s *Server) KillAll(t testing.TB) {
 // SentryOf finds the sentry of a Sandbox.
 func (s *Server) SentryOf(t testing.TB, sandboxID string) Process {
 	t.Helper()
+	for _, node := range append(s.nodes, s) {
+		if p, ok := node.Runs(sandboxID); ok {
+			return p
+		}
+	}
+	t.Fatalf("no sentry runs %s", sandboxID)
+	return Process{}
+}
+
+// Runs returns the sentry of a Sandbox that runs here.
+func (s *Server) Runs(sandboxID string) (Process, bool) {
 	entries, _ := filepath.Glob(filepath.Join(s.Data, "server", "node", "boots", "*.json"))
 	for _, path := range entries {
 		raw, err := os.ReadFile(path)
@@ -174,12 +185,11 @@ func (s *Server) SentryOf(t testing.TB, sandboxID string) Process {
 		bootID := strings.TrimSuffix(filepath.Base(path), ".json")
 		for _, p := range s.Processes(Sentry) {
 			if s.BootOf(p) == bootID {
-				return p
+				return p, true
 			}
 		}
 	}
-	t.Fatalf("no sentry runs %s", sandboxID)
-	return Process{}
+	return Process{}, false
 }
 
 // BootOf returns the ID of the Boot in a sentry; empty: none.

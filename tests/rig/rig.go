@@ -75,6 +75,10 @@ type Server struct {
 	done chan struct{} // closed when cmd has ended
 	err  error         // of cmd, once done
 
+	turns  []string  // URLs that its clients use in turn; empty: its own
+	secret string    // of tokens, where the rig does not ask the server for them
+	nodes  []*Server // where its Sandboxes run; empty: here
+
 	mu         sync.Mutex
 	transports []*http.Transport // of clients
 }
@@ -367,9 +371,11 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 // Shared is one Server for all tests of a package.
 type Shared struct {
 	Options Options
-	server  *Server
-	err     error
-	tried   bool
+	// Cluster starts a cluster instead, where ClusterTests is set, and returns its gateways.
+	Cluster func(testing.TB) *Server
+
+	server *Server
+	err    error
 }
 
 // Main runs the tests of a package and ends their shared Server.
@@ -378,27 +384,38 @@ func (s *Shared) Main(m *testing.M) int {
 		fmt.Println("every test against the binary is skipped:", why)
 		return m.Run()
 	}
-	s.tried = true
-	if s.server, s.err = New(s.Options); s.err == nil {
-		s.err = s.server.Launch()
-	}
+	lasting := &Lasting{}
+	s.err = lasting.try(func() { s.server = s.open(lasting) })
 	code := m.Run()
-	if s.server != nil {
-		if code != 0 {
-			fmt.Println(s.server.Log())
-		}
-		if err := s.server.Close(); err != nil {
-			fmt.Println("FAIL: the shared server did not end cleanly:", err)
-			code = max(code, 1)
-		}
+	lasting.failed = lasting.failed || code != 0
+	lasting.close()
+	if lasting.failed {
+		code = max(code, 1)
 	}
 	return code
+}
+
+func (s *Shared) open(t testing.TB) *Server {
+	if IsCluster() {
+		return s.Cluster(t)
+	}
+	return own(t, s.Options)
+}
+
+// Machine returns the shared server to a test that looks into the machine on which it runs.
+func (s *Shared) Machine(t testing.TB) *Server {
+	t.Helper()
+	oneMachine(t)
+	return s.Server(t)
 }
 
 // Server returns the shared server, or skips the test.
 func (s *Shared) Server(t testing.TB) *Server {
 	t.Helper()
 	Need(t)
+	if errors.As(s.err, new(skipped)) {
+		t.Skip(s.err)
+	}
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
@@ -417,6 +434,12 @@ func Need(t testing.TB) {
 func Own(t testing.TB, o Options) *Server {
 	t.Helper()
 	Need(t)
+	oneMachine(t)
+	return own(t, o)
+}
+
+func own(t testing.TB, o Options) *Server {
+	t.Helper()
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ func OwnRoles(t testing.TB, o Options) *Roles {
 func PrepareRoles(t testing.TB, o Options) *Roles {
 	t.Helper()
 	Need(t)
+	oneMachine(t)
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

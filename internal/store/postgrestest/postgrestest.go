@@ -3,6 +3,7 @@ package postgrestest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -26,8 +27,12 @@ import (
 // Programs names the folder with initdb and postgres, as scripts/postgres.sh prints it.
 const Programs = "CLOUD_SANDBOX_POSTGRES"
 
-// A Server is a PostgreSQL server that listens on loopback and ends with the test.
+const loopback = "127.0.0.1"
+
+// A Server is a PostgreSQL server that ends with the test.
 type Server struct {
+	host     string // where it listens
+	durable  bool
 	port     int
 	folder   string
 	programs string
@@ -41,11 +46,26 @@ type Server struct {
 // Programs is not set. The server waits for no disk: tests do not crash the machine.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	return StartWith(t, Options{})
+}
+
+// Options of a Server.
+type Options struct {
+	// Host is the IP address of this machine where it listens, and trusts who reaches it;
+	// empty: loopback.
+	Host string
+	// Durable has it wait for the disk, as servers do that are not for tests.
+	Durable bool
+}
+
+// StartWith is Start with Options.
+func StartWith(t testing.TB, o Options) *Server {
+	t.Helper()
 	programs := os.Getenv(Programs)
 	if programs == "" {
 		t.Skipf("%s names no PostgreSQL server to test with: scripts/postgres.sh finds or installs one", Programs)
 	}
-	s := &Server{programs: programs, log: &bytes.Buffer{}}
+	s := &Server{host: cmp.Or(o.Host, loopback), durable: o.Durable, programs: programs, log: &bytes.Buffer{}}
 	s.folder = tempFolder(t)
 	if os.Geteuid() == 0 { // the server refuses to run as root
 		s.as = credential(t)
@@ -56,6 +76,12 @@ func Start(t testing.TB) *Server {
 	initdb := s.command("initdb", "--pgdata", s.data(), "--auth", "trust", "--username", "postgres", "--no-sync", "--encoding", "UTF8", "--locale", "C.UTF-8")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	if s.host != loopback {
+		trust := "host all all " + s.host + "/24 trust\n"
+		if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(trust), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.port = freePort(t)
 	s.Run(t)
@@ -75,8 +101,11 @@ func (s *Server) command(program string, args ...string) *exec.Cmd {
 // Run starts the server, which does not run, and waits until it answers.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
-	s.running = s.command("postgres", "-D", s.data(), "-c", "listen_addresses=127.0.0.1", "-p", strconv.Itoa(s.port),
-		"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "full_page_writes=off")
+	settings := []string{"-D", s.data(), "-c", "listen_addresses=" + s.host, "-p", strconv.Itoa(s.port), "-c", "unix_socket_directories="}
+	if !s.durable {
+		settings = append(settings, "-c", "fsync=off", "-c", "full_page_writes=off")
+	}
+	s.running = s.command("postgres", settings...)
 	s.running.Stdout, s.running.Stderr = s.log, s.log
 	if err := s.running.Start(); err != nil {
 		t.Fatalf("start PostgreSQL: %v", err)
@@ -156,7 +185,7 @@ func (s *Server) address(options url.Values) string {
 		options = url.Values{}
 	}
 	options.Set("sslmode", "disable")
-	where := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), Path: "/postgres", RawQuery: options.Encode()}
+	where := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: net.JoinHostPort(s.host, strconv.Itoa(s.port)), Path: "/postgres", RawQuery: options.Encode()}
 	return where.String()
 }
 

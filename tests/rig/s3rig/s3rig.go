@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -43,11 +44,17 @@ type Server struct {
 // Start starts a server, or skips the test when no program is configured.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	return StartOn(t, "127.0.0.1")
+}
+
+// StartOn is Start for a server that listens on an IP address of this machine.
+func StartOn(t testing.TB, host string) *Server {
+	t.Helper()
 	program := os.Getenv(Program)
 	if program == "" {
 		t.Skipf("%s names no S3 server to test with: scripts/versitygw.sh builds one", Program)
 	}
-	s, err := New(program, filepath.Join(t.TempDir(), "s3"))
+	s, err := newOn(host, program, filepath.Join(t.TempDir(), "s3"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,11 +63,15 @@ func Start(t testing.TB) *Server {
 }
 
 // New starts a server that keeps its objects in dir, which it makes.
-func New(program, dir string) (*Server, error) {
-	addr, err := rig.FreeAddr()
+func New(program, dir string) (*Server, error) { return newOn("127.0.0.1", program, dir) }
+
+func newOn(host, program, dir string) (*Server, error) {
+	free, err := rig.FreeAddr()
 	if err != nil {
 		return nil, err
 	}
+	_, port, _ := net.SplitHostPort(free)
+	addr := net.JoinHostPort(host, port)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}

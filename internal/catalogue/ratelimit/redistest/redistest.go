@@ -26,7 +26,7 @@ const Programs = "CLOUD_SANDBOX_REDIS"
 // and in RATE_LIMITS.
 const Password = "a-secret, of tests@/?#%"
 
-// A Server is a Redis server that listens on loopback, keeps nothing on disk, and ends with
+// A Server is a Redis server that keeps nothing on disk, and ends with
 // the test.
 type Server struct {
 	Address ratelimit.Address
@@ -42,12 +42,18 @@ type Server struct {
 // Start runs an empty server. It skips the test, and says why, where Programs is not set.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	return StartOn(t, "127.0.0.1")
+}
+
+// StartOn is Start for a server that listens on an IP address of this machine.
+func StartOn(t testing.TB, host string) *Server {
+	t.Helper()
 	programs := os.Getenv(Programs)
 	if programs == "" {
 		t.Skipf("%s names no Redis server to test with: scripts/redis.sh finds or installs one", Programs)
 	}
 	s := &Server{program: filepath.Join(programs, "redis-server"), folder: t.TempDir(), log: &bytes.Buffer{}}
-	s.Address = ratelimit.Address{HostPort: net.JoinHostPort("127.0.0.1", freePort(t)), Password: Password}
+	s.Address = ratelimit.Address{HostPort: net.JoinHostPort(host, freePort(t)), Password: Password}
 	s.Client = goredis.NewClient(&goredis.Options{Addr: s.Address.HostPort, Password: Password, MaxRetries: -1})
 	s.Run(t)
 	t.Cleanup(func() {
@@ -79,8 +85,8 @@ func escape(text string) string {
 // Run starts the server, which does not run, and waits until it answers. It is empty.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
-	_, port, _ := net.SplitHostPort(s.Address.HostPort)
-	s.running = exec.Command(s.program, "--bind", "127.0.0.1", "--port", port, "--requirepass", Password,
+	host, port, _ := net.SplitHostPort(s.Address.HostPort)
+	s.running = exec.Command(s.program, "--bind", host, "--port", port, "--requirepass", Password,
 		"--save", "", "--appendonly", "no", "--dir", s.folder)
 	s.running.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.running.Stdout, s.running.Stderr = s.log, s.log

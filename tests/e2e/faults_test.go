@@ -1,0 +1,291 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit/redistest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/s3rig"
+)
+
+// theCluster is the shared installation, where a cluster is tested.
+var theCluster struct {
+	*rig.Fleet
+	network *rig.Network
+	db      *postgrestest.Server
+}
+
+// startCluster starts two machines of each role, in network namespaces, and PostgreSQL,
+// Redis and an S3 server that they reach.
+func startCluster(t testing.TB) *rig.Server {
+	n := rig.NewNetwork(t)
+	host := n.Host.String()
+	db := postgrestest.StartWith(t, postgrestest.Options{Host: host})
+	s3 := s3rig.StartOn(t, host)
+	env := append(inBucket(s3, s3.Bucket(t)),
+		"SNAPSHOT_DISK_MB=", "CLOUD_SANDBOX_DOMAIN=sandbox.test:8080", "POOL_MIN_SIZE=2", "POOL_MAX_SIZE=2",
+		"CLOUD_SANDBOX_DATABASE="+db.Address(t), "RATE_LIMITS="+redistest.StartOn(t, host).URL())
+	theCluster.Fleet = rig.NewCluster(t, n, env...)
+	theCluster.network, theCluster.db = n, db
+	theCluster.StartAll(t)
+	return theCluster.Gateways()
+}
+
+// aCluster skips a test where no cluster is tested. Tests of faults run alone, before those
+// that run side by side.
+func aCluster(t *testing.T) *rig.Fleet {
+	t.Helper()
+	if !rig.IsCluster() {
+		t.Skip("no cluster is tested: see make test-cluster")
+	}
+	shared.Server(t)
+	return theCluster.Fleet
+}
+
+// atOnce is a client whose calls fail instead of waiting for long.
+func atOnce(c *rig.Client) *rig.Client {
+	hasty := *c
+	client := *c.HTTP
+	client.Timeout = 20 * time.Second
+	hasty.HTTP = &client
+	return &hasty
+}
+
+// The leader dies while 200 sessions are created through both gateways.
+func TestClusterLeaderDies(t *testing.T) {
+	f := aCluster(t)
+	c := f.Gateways().Client(t, "many")
+	leader, standby := f.Lead(t)
+	ids := leaderDies(t, c, 200, func() { f.Kill(t, leader.Name) })
+	if now, _ := f.Lead(t); now != standby {
+		t.Errorf("%s leads", now.Name)
+	}
+	f.Start(t, leader.Name)
+	f.Serves(t, leader.Name)
+	if now, _ := f.Lead(t); now != standby {
+		t.Errorf("%s leads again", now.Name)
+	}
+	var all sync.WaitGroup
+	for part := range slices.Chunk(ids, 50) {
+		all.Go(func() {
+			for _, id := range part {
+				if err := c.Try("DELETE", "/api/v1/sessions/"+id, nil, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// ticker counts five times a second from 0 on in the Sandbox, and serves its folder at port
+// 8000.
+const ticker = `python3 -m http.server 8000 >/dev/null 2>&1 &
+i=0; while :; do echo $i; echo $i > /workspace/next; mv /workspace/next /workspace/ticks; i=$((i+1)); sleep 0.2; done`
+
+// ticks is a running Sandbox with a ticker and an interpreter.
+type ticks struct {
+	id string
+	c  *rig.Client
+}
+
+func newTicks(t *testing.T, c *rig.Client, id string) ticks {
+	t.Helper()
+	c.Must(t, "POST", "/api/v1/processes", rig.Body{"sandbox_id": id, "background": true, "command": ticker}, nil)
+	c.Run(t, id, "python", "x = 40", nil)
+	s := ticks{id, c}
+	rig.Within(t, rig.Patience, "the port answers", func() bool { _, err := s.at(c.URL); return err == nil })
+	return s
+}
+
+// at reads the number of ticks from the port, through a gateway.
+func (s ticks) at(gateway string) (n int, err error) {
+	req, err := http.NewRequest("GET", gateway+"/ticks", nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Host = "8000-" + s.id + ".sandbox.test"
+	resp, err := (&http.Client{Timeout: 20 * time.Second}).Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &n)
+	}
+	return n, err
+}
+
+func (s ticks) remembers(t *testing.T) {
+	t.Helper()
+	if got := s.c.Run(t, s.id, "python", "print(x + 2)", nil); got.Stdout != "42\n" {
+		t.Errorf("the interpreter of %s: %s", s.id, got)
+	}
+}
+
+// PostgreSQL is gone for a minute: ports answer, the API says so, nothing ends or stands
+// still, and everything goes on after that.
+func TestClusterWithoutDatabase(t *testing.T) {
+	f := aCluster(t)
+	c := f.Gateways().Client(t, "recordless")
+	var all []ticks
+	for _, id := range onBothNodes(t, f, c, rig.Body{"timeout_seconds": 1800}) {
+		all = append(all, newTicks(t, c, id))
+	}
+	began := time.Now()
+	before := make([]int, len(all))
+	for i, s := range all { // a gateway remembers the sandboxes whose ports it has served of late
+		for _, name := range []string{rig.FleetGatewayA, rig.FleetGatewayB} {
+			var err error
+			if before[i], err = s.at(f.Machine(name).URL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	theCluster.db.Stop(t)
+	hasty := atOnce(c)
+	for time.Since(began) < time.Minute {
+		for _, s := range all {
+			for _, name := range []string{rig.FleetGatewayA, rig.FleetGatewayB} {
+				if _, err := s.at(f.Machine(name).URL); err != nil {
+					t.Errorf("after %v, the port of %s through %s: %v", time.Since(began), s.id, name, err)
+				}
+			}
+		}
+		for range 2 {
+			resp, err := hasty.HTTP.Do(hasty.Request(t, "GET", "/api/v1/sessions", nil))
+			if err != nil {
+				t.Fatalf("after %v: %v", time.Since(began), err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+				t.Errorf("after %v a list answers %s, Retry-After %q", time.Since(began), resp.Status, resp.Header.Get("Retry-After"))
+			}
+		}
+		time.Sleep(time.Second)
+	}
+	theCluster.db.Run(t)
+	f.Lead(t)
+	for range 2 { // through either gateway
+		rig.Within(t, rig.Patience, "sandboxes can be created again", func() bool {
+			var sb rig.Sandbox
+			return hasty.Try("POST", "/api/v1/sessions", littleSession(""), &sb) == nil && hasty.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil) == nil
+		})
+	}
+	took := time.Since(began)
+	for i, s := range all {
+		if got := c.Get(t, s.id); got.State != "running" {
+			t.Errorf("%s is %s, %s", s.id, got.State, got.Cause())
+		}
+		s.remembers(t)
+		if n, err := s.at(c.URL); err != nil || n-before[i] < int(took.Seconds()) { // five a second on an idle machine
+			t.Errorf("%s counted from %d to %d in %v: %v", s.id, before[i], n, took, err)
+		}
+	}
+}
+
+// A node is cut off, and no sender is told: what does not need it is not delayed, and its
+// Sandboxes are there when it is back.
+func TestClusterNodeCutOff(t *testing.T) {
+	f := aCluster(t)
+	c := f.Gateways().Client(t, "cut-off")
+	ids := onBothNodes(t, f, c, rig.Body{"timeout_seconds": 1800})
+	var near, far ticks
+	for _, id := range ids {
+		if _, here := f.Machine(rig.FleetHome).Runs(id); here {
+			near = newTicks(t, c, id)
+		} else {
+			far = newTicks(t, c, id)
+		}
+	}
+	hasty := atOnce(c)
+	calls := []struct {
+		name string
+		call func() error
+	}{
+		{"list", func() error { return hasty.Try("GET", "/api/v1/sessions", nil, nil) }},
+		{"read a record of the node", func() error { return hasty.Try("GET", "/api/v1/sessions/"+far.id, nil, nil) }},
+		{"execute", func() error { _, err := hasty.TryRun(near.id, "bash", "true", nil); return err }},
+		{"file", func() error {
+			return hasty.Try("PUT", rig.Files("", near.id, "/workspace/file"), []byte("content"), nil)
+		}},
+		{"port", func() error { _, err := near.at(c.URL); return err }},
+		{"create and end", func() error {
+			var sb rig.Sandbox
+			if err := hasty.Try("POST", "/api/v1/sessions", littleSession(""), &sb); err != nil {
+				return err
+			}
+			return hasty.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
+		}},
+	}
+	longest := func(rounds int) map[string]time.Duration {
+		worst := map[string]time.Duration{}
+		for range rounds {
+			for _, call := range calls {
+				began := time.Now()
+				if err := call.call(); err != nil {
+					t.Errorf("%s: %v", call.name, err)
+				}
+				worst[call.name] = max(worst[call.name], time.Since(began))
+			}
+		}
+		return worst
+	}
+	before := longest(8)
+	f.Machine(rig.FleetNode).Net.Cut(t)
+	cut := longest(20)
+	for name, took := range cut {
+		t.Logf("%s: at most %v before, %v while the node was cut off", name, before[name], took)
+		if took > before[name]+time.Second {
+			t.Errorf("%s took %v while another node was cut off, and %v before", name, took, before[name])
+		}
+	}
+	f.Machine(rig.FleetNode).Net.Mend(t)
+	rig.Within(t, rig.Patience, "the node is back", func() bool { _, err := hasty.TryRun(far.id, "bash", "true", nil); return err == nil })
+	far.remembers(t)
+	near.remembers(t)
+	rig.Within(t, rig.Patience, "the node gets sandboxes", func() bool {
+		_, there := f.Machine(rig.FleetNode).Runs(c.Create(t, littleSession("")).ID)
+		return there
+	})
+}
+
+// Nothing of a tenant passes between the roles of a cluster in the clear.
+func TestClusterWire(t *testing.T) {
+	f := aCluster(t)
+	capture := theCluster.network.Capture(t)
+	c := f.Gateways().Client(t, "tenant-of-the-cluster")
+	c.Must(t, "POST", "/api/v1/secrets", rig.Body{"name": "API_KEY", "value": secretValue}, nil)
+	for _, id := range onBothNodes(t, f, c, rig.Body{"secrets": []rig.Body{{"name": "API_KEY", "host": "api.example", "header": "authorization", "format": "Bearer {value}"}}}) {
+		code := fmt.Sprintf("# %s\nprint(%q.replace('X', ''))", codeMark, strings.ReplaceAll(outputMark, "-", "X-"))
+		if got := output(t, c, id, "python", code); got != outputMark+"\n" {
+			t.Errorf("code: %q", got)
+		}
+		c.Must(t, "PUT", rig.Files("", id, "/workspace/file"), bytes.Repeat([]byte(fileMark+" "), 10_000), nil)
+		c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", rig.Body{}, nil)
+		works(t, c, id)
+	}
+	c.Must(t, "DELETE", "/api/v1/secrets/API_KEY", nil, nil)
+	passed := capture.Passed()
+	if len(passed) < 200_000 {
+		t.Errorf("only %d bytes passed between the roles", len(passed))
+	}
+	for _, text := range inTheClear {
+		if bytes.Contains(passed, []byte(text)) {
+			t.Errorf("%q passed in the clear", text)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+// Command cluster measures two machines of each role, in network namespaces with
+// certificates over PostgreSQL that waits for the disk, beside the server with all roles.
+// It writes its report to a folder.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/cloud-sandbox/cloud-sandbox/api/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit/redistest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// who are measured, in the order of each round.
+const (
+	oneProcess = "all roles in one process, SQLite"
+	aCluster   = "a cluster, PostgreSQL with fsync"
+)
+
+// Goals for a cluster, beside the server with all roles in the same run.
+const (
+	moreExecute    = "<= 2"   // ms at the median
+	moreAcquire    = "<= 3"   // ms at the median
+	moreAcquireP99 = "<= 15"  // ms
+	lessCreates    = ">= 0.5" // of the creates a second
+)
+
+func main() {
+	out := flag.String("out", "bin/bench-cluster", "folder of the report")
+	n := flag.Int("n", 200, "rounds of each call")
+	creates := flag.Int("creates", 60, "sandboxes of the row of creates, in each round of three")
+	flag.Parse()
+	err := rig.Outside(func(t testing.TB) { measure(t, *out, *n, *creates) })
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
+		os.Exit(1)
+	}
+}
+
+// side is one of the installations.
+type side struct {
+	who    string
+	client *client.Client
+	nodes  []*rig.Server // with the pools
+	pool   int           // of all nodes together
+}
+
+func measure(t testing.TB, out string, n, creates int) {
+	report := bench.NewReport(os.Stdout)
+	watch, err := bench.NewWatch("cloud-sandbox-rig-", "postgres", "redis-server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report.Watch(watch)
+	sides := []side{single(t), cluster(t)}
+	ctx := context.Background()
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	report.Begin()
+	check(calls(ctx, report, sides, n))
+	report.Begin()
+	check(acquires(ctx, report, sides, n))
+	report.Begin()
+	check(rates(ctx, report, sides, creates))
+	check(os.MkdirAll(out, 0o755))
+	check(report.Write(out))
+	fmt.Println("the report is in", out)
+}
+
+func pools(size int) []string {
+	return []string{fmt.Sprintf("POOL_MIN_SIZE=%d", size), fmt.Sprintf("POOL_MAX_SIZE=%d", size)}
+}
+
+func single(t testing.TB) side {
+	s := rig.Own(t, rig.Options{Pool: 4})
+	return side{oneProcess, client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Client(t, "bench").Token}), []*rig.Server{s}, 4}
+}
+
+func cluster(t testing.TB) side {
+	network := rig.NewNetwork(t)
+	host := network.Host.String()
+	db := postgrestest.StartWith(t, postgrestest.Options{Host: host, Durable: true})
+	f := rig.NewCluster(t, network, append(pools(2), "CLOUD_SANDBOX_DATABASE="+db.Address(t), "RATE_LIMITS="+redistest.StartOn(t, host).URL())...)
+	f.StartAll(t)
+	s := f.Gateways()
+	return side{aCluster, client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Key(t, "bench")}),
+		[]*rig.Server{f.Machine(rig.FleetHome).Server, f.Machine(rig.FleetNode).Server}, 4}
+}
+
+// settle waits until the pools are full.
+func (s side) settle() error {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		idle, starting := 0.0, 0.0
+		for _, n := range s.nodes {
+			idle += n.Metric("cloud_sandbox_pool_idle")
+			starting += n.Metric("cloud_sandbox_pool_starting")
+		}
+		if idle >= float64(s.pool) && starting == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("the pools of %s do not fill", s.who)
+}
+
+// both makes a Series of a cluster with that of one process as its rival.
+func both(operation string) (one, two *bench.Series) {
+	one = &bench.Series{Operation: oneProcess, Who: oneProcess}
+	return one, &bench.Series{Operation: operation, Who: aCluster, Rival: one}
+}
+
+// calls measures executions in a Sandbox.
+func calls(ctx context.Context, report *bench.Report, sides []side, n int) error {
+	one, two := both("run `1+1` in a warm Python interpreter")
+	var call [2]func() error
+	for i, s := range sides {
+		sb, err := s.client.Create(ctx, v1.CreateRequest{})
+		if err != nil {
+			return err
+		}
+		defer func() { _, _ = s.client.End(ctx, sb.ID) }() // it ends with its server
+		r := client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: "1+1"}}
+		r.SandboxID = sb.ID
+		call[i] = func() error {
+			_, err := s.client.Execute(ctx, r)
+			return err
+		}
+	}
+	err := bench.RepeatBoth(ctx, one, two, n, func(context.Context, int) (func() error, func() error) { return call[0], call[1] })
+	if err != nil {
+		return err
+	}
+	report.Add(two)
+	report.AddFact(bench.Fact{What: "an execution takes more at the median", Who: aCluster, Value: two.Median - one.Median, Unit: "ms", Goal: moreExecute})
+	return nil
+}
+
+// acquires measures taking a Sandbox from a warm pool.
+func acquires(ctx context.Context, report *bench.Report, sides []side, n int) error {
+	one, two := both("acquire from a warm pool")
+	var ids [2]string
+	call := func(i int) func() error {
+		return func() error {
+			sb, err := sides[i].client.Acquire(ctx)
+			ids[i] = sb.ID
+			return err
+		}
+	}
+	err := bench.RepeatBoth(ctx, one, two, n, func(context.Context, int) (func() error, func() error) {
+		for i, s := range sides {
+			if ids[i] != "" {
+				_, _ = s.client.End(ctx, ids[i]) // the next acquire says what is wrong
+			}
+		}
+		for _, s := range sides {
+			_ = s.settle() // or else the next acquire is slow
+		}
+		return call(0), call(1)
+	})
+	if err != nil {
+		return err
+	}
+	report.Add(two)
+	report.AddFact(
+		bench.Fact{What: "an acquire takes more at the median", Who: aCluster, Value: two.Median - one.Median, Unit: "ms", Goal: moreAcquire},
+		bench.Fact{What: "an acquire takes more at the 99th percentile", Who: aCluster, Value: two.P99 - one.P99, Unit: "ms", Goal: moreAcquireP99},
+	)
+	return nil
+}
+
+// rates measures how many Sandboxes are created a second, by four callers at once, in
+// three rounds of each side.
+func rates(ctx context.Context, report *bench.Report, sides []side, creates int) error {
+	var seconds [2]float64
+	const rounds = 3
+	for range rounds {
+		for i, s := range sides {
+			if err := s.settle(); err != nil {
+				return err
+			}
+			took, err := burst(ctx, s.client, creates)
+			if err != nil {
+				return err
+			}
+			seconds[i] += took.Seconds()
+		}
+	}
+	rate := func(i int) float64 { return float64(rounds*creates) / seconds[i] }
+	what := fmt.Sprintf("creates by four callers, %d sandboxes", creates)
+	report.AddFact(
+		bench.Fact{What: what, Who: aCluster, Value: rate(1), Unit: "a second", Rival: &bench.Fact{What: oneProcess, Who: oneProcess, Value: rate(0), Unit: "a second"}},
+		bench.Fact{What: "creates a second, divided by the rival", Who: aCluster, Value: rate(1) / rate(0), Unit: "", Goal: lessCreates},
+	)
+	return nil
+}
+
+// burst creates n Sandboxes by four callers, and ends them afterwards.
+func burst(ctx context.Context, c *client.Client, n int) (time.Duration, error) {
+	c.Patience = time.Minute
+	var mu sync.Mutex
+	var ids []string
+	var failed error
+	next := make(chan struct{}, n)
+	for range n {
+		next <- struct{}{}
+	}
+	close(next)
+	var all sync.WaitGroup
+	began := time.Now()
+	for range 4 {
+		all.Go(func() {
+			for range next {
+				sb, err := c.Create(ctx, v1.CreateRequest{})
+				mu.Lock()
+				ids = append(ids, sb.ID)
+				if err != nil {
+					failed = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(began)
+	for _, id := range ids {
+		if _, err := c.End(ctx, id); err != nil && !strings.Contains(err.Error(), "not found") {
+			return took, err
+		}
+	}
+	return took, failed
+}

@@ -1,0 +1,217 @@
+package rig
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// ClusterTests names the variable that, if set, has the shared Server of a package be a
+// cluster. Tests that look into one machine, or start a server of their own, are skipped
+// then.
+const ClusterTests = "CLUSTER_E2E"
+
+// IsCluster reports whether the shared Server is a cluster.
+func IsCluster() bool { return os.Getenv(ClusterTests) != "" }
+
+// oneMachine skips a test of one machine where a cluster is tested.
+func oneMachine(t testing.TB) {
+	t.Helper()
+	if IsCluster() {
+		t.Skip("it is about one machine, and a cluster is tested")
+	}
+}
+
+// joinPort is where machines join a cluster.
+const joinPort = "9094"
+
+// NewCluster prepares two Machines of each role on a network, each with a certificate that
+// it has got as machines of users do. env is the environment of all of them.
+func NewCluster(t testing.TB, network *Network, env ...string) *Fleet {
+	t.Helper()
+	f := newFleet(t, network, clusterRoles, env)
+	ca := f.machines[FleetManager]
+	dir := filepath.Join(ca.Data, "authority")
+	join := net.JoinHostPort(ca.Net.IP.String(), joinPort)
+	ca.says(t, nil, "cluster", "init", "--dir", dir, "--name", "test", "--join", join, "--instance", "unused")
+
+	log, err := ca.OpenLog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	serve := Command(ca.Bin, "cluster", "serve", "--dir", dir, "--addr", ":"+joinPort)
+	serve.Stdout, serve.Stderr = log, log
+	if err := ca.Net.start(serve); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = serve.Process.Signal(syscall.SIGTERM)
+		if err := serve.Wait(); err != nil {
+			t.Errorf("cluster serve ends with %v", err)
+		}
+	})
+	Within(t, Patience, "cluster serve answers", func() bool {
+		c, err := net.DialTimeout("tcp", join, time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	for _, r := range f.roles {
+		var token struct{ Token string }
+		ca.says(t, &token, "cluster", "token", "--dir", dir, "--role", r.role, "--name", r.name)
+		f.machines[r.name].says(t, nil, "cluster", "join", "--token", token.Token, "--data", f.machines[r.name].Data)
+	}
+	return f
+}
+
+// says runs a command of the program under test on the Machine, and decodes what it prints
+// into reply, which may be nil.
+func (m *Machine) says(t testing.TB, reply any, args ...string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := Command(m.Bin, append(args, "--json")...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := m.Net.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err == nil && reply != nil {
+		err = json.Unmarshal(stdout.Bytes(), reply)
+	}
+	if err != nil {
+		t.Fatalf("%s: %s: %v: %s%s", m.Name, args[:2], err, stdout.Bytes(), stderr.Bytes())
+	}
+}
+
+// Gateways returns a Server that stands for both gateways: its clients use them in turn.
+func (f *Fleet) Gateways() *Server {
+	s := f.machines[FleetGatewayA].Server
+	s.turns = []string{s.URL, f.machines[FleetGatewayB].URL}
+	s.secret = fleetSecret
+	s.nodes = []*Server{f.machines[FleetHome].Server, f.machines[FleetNode].Server}
+	return s
+}
+
+// Lead returns the Machine of the session-manager that leads, and waits until there is one.
+func (f *Fleet) Lead(t testing.TB) (leader, standby *Machine) {
+	t.Helper()
+	both := []*Machine{f.machines[FleetManager], f.machines[FleetManagerB]}
+	Within(t, Patience, "one session-manager leads", func() bool {
+		for i, m := range both {
+			var ready struct{ Lead string }
+			c := &Client{URL: m.URL, HTTP: brief}
+			if c.Try("GET", "/ready", nil, &ready) == nil && ready.Lead == "leader" {
+				leader, standby = m, both[1-i]
+				return true
+			}
+		}
+		return false
+	})
+	return leader, standby
+}
+
+// Lasting is a testing.TB for what all tests of a package use. It supports what rigs call
+// of it.
+type Lasting struct {
+	testing.TB // nil: a method that is missing here panics
+	failed     bool
+	cleanups   []func()
+	folders    int
+	root       string
+}
+
+// stopped is the panic of a Lasting that cannot go on, and skipped that of one whose tests
+// cannot run here.
+type (
+	stopped string
+	skipped string
+)
+
+func (s stopped) Error() string { return string(s) }
+func (s skipped) Error() string { return string(s) }
+
+func (l *Lasting) Helper()          {}
+func (l *Lasting) Failed() bool     { return l.failed }
+func (l *Lasting) Cleanup(f func()) { l.cleanups = append(l.cleanups, f) }
+
+func (l *Lasting) Log(args ...any) { fmt.Println(args...) }
+
+func (l *Lasting) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+func (l *Lasting) Error(args ...any) {
+	l.failed = true
+	fmt.Println(append([]any{"FAIL:"}, args...)...)
+}
+
+func (l *Lasting) Errorf(format string, args ...any) { l.Error(fmt.Sprintf(format, args...)) }
+func (l *Lasting) Fatal(args ...any)                 { panic(stopped(fmt.Sprint(args...))) }
+func (l *Lasting) Fatalf(format string, args ...any) { panic(stopped(fmt.Sprintf(format, args...))) }
+func (l *Lasting) Skip(args ...any)                  { panic(skipped(fmt.Sprint(args...))) }
+func (l *Lasting) Skipf(format string, args ...any)  { panic(skipped(fmt.Sprintf(format, args...))) }
+
+// TempDir implements testing.TB.
+func (l *Lasting) TempDir() string {
+	if l.root == "" {
+		var err error
+		if l.root, err = os.MkdirTemp("/var/tmp", "cloud-sandbox-lasting-"); err != nil {
+			l.Fatal(err)
+		}
+		root := l.root
+		l.cleanups = append([]func(){func() { os.RemoveAll(root) }}, l.cleanups...)
+	}
+	l.folders++
+	dir := filepath.Join(l.root, fmt.Sprint(l.folders))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		l.Fatal(err)
+	}
+	return dir
+}
+
+// Outside calls f outside of a test, with what f and the rigs that it starts call of a
+// testing.TB. It returns why they could not go on, or failed.
+func Outside(f func(testing.TB)) error {
+	l := &Lasting{}
+	err := l.try(func() { f(l) })
+	l.close()
+	if err == nil && l.failed {
+		err = errors.New("something failed: see above")
+	}
+	return err
+}
+
+// try calls f, and returns why it could not go on.
+func (l *Lasting) try(f func()) (err error) {
+	defer func() {
+		switch why := recover().(type) {
+		case nil:
+		case stopped:
+			err = why
+		case skipped:
+			err = why
+		default:
+			panic(why)
+		}
+	}()
+	f()
+	return nil
+}
+
+// close runs all that was given to Cleanup, the last first.
+func (l *Lasting) close() {
+	for len(l.cleanups) > 0 {
+		last := l.cleanups[len(l.cleanups)-1]
+		l.cleanups = l.cleanups[:len(l.cleanups)-1]
+		if err := l.try(last); err != nil {
+			l.Error(err)
+		}
+	}
+}
