@@ -97,8 +97,11 @@ func cluster(t testing.TB) side {
 	f := rig.NewCluster(t, network, append(pools(2), "CLOUD_SANDBOX_DATABASE="+db.Address(t), "RATE_LIMITS="+redistest.StartOn(t, host).URL())...)
 	f.StartAll(t)
 	s := f.Gateways()
-	return side{aCluster, client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Key(t, "bench")}),
-		[]*rig.Server{f.Machine(rig.FleetHome).Server, f.Machine(rig.FleetNode).Server}, 4}
+	return side{
+		aCluster, client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Key(t, "bench")}),
+		[]*rig.Server{f.Machine(rig.FleetHome).Server, f.Machine(rig.FleetNode).Server},
+		4,
+	}
 }
 
 // settle waits until the pools are full.
