@@ -24,8 +24,8 @@ const (
 
 // Check returns Invalid when id cannot be a TenantID.
 func (id TenantID) Check() error {
-	if id == "" || len(id) > MaxTenantID || !utf8.ValidString(string(id)) {
-		return Errorf(Invalid, "a tenant has 1 to %d bytes of text", MaxTenantID)
+	if id == "" || len(id) > MaxTenantID || !utf8.ValidString(string(id)) || strings.ContainsRune(string(id), 0) {
+		return Errorf(Invalid, "a tenant has 1 to %d bytes of text, without NUL", MaxTenantID)
 	}
 	return nil
 }

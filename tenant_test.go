@@ -10,6 +10,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+func TestTenantIDCheck(t *testing.T) {
+	for id, want := range map[sandbox.TenantID]bool{
+		"a": true, "a/b": true, "dev:é": true, sandbox.TenantID(strings.Repeat("x", sandbox.MaxTenantID)): true,
+		"": false, sandbox.TenantID(strings.Repeat("x", sandbox.MaxTenantID+1)): false, "a\xff": false, "a\x00b": false,
+	} {
+		if err := id.Check(); (err == nil) != want || err != nil && !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("%.20q: %v", id, err)
+		}
+	}
+}
+
 func TestTenantAbove(t *testing.T) {
 	for id, want := range map[sandbox.TenantID][]sandbox.TenantID{
 		"a": nil, "a/b": {"a"}, "a/b/c": {"a/b", "a"}, "/a": nil, "": nil, "sha256:12": nil, "sha256:12/x": {"sha256:12"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -27,6 +28,9 @@ func (m *Manager) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName st
 	forks := make([]sandbox.Forked, req.Count)
 	if err := m.madeForks(ctx, tenant, req, forks); err != nil {
 		return nil, err
+	}
+	if !slices.ContainsFunc(forks, func(f sandbox.Forked) bool { return f.Sandbox.ID == "" }) {
+		return forks, nil
 	}
 	snap, release, err := m.forkSource(ctx, sb.ID)
 	if err != nil {

@@ -471,6 +471,13 @@ func TestForkInPart(t *testing.T) {
 				t.Errorf("repeated: %s, %v", f.Sandbox.ID, f.Err)
 			}
 		}
+		// A retry of a fork that is complete needs no source any more.
+		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		if once, err := w.m.Fork(t.Context(), "t", sb.ID, req); err != nil || !reflect.DeepEqual(once, again) {
+			t.Errorf("repeated after the end of the source: %+v, %v, want %+v", once, err, again)
+		}
 		w.reconcile()
 	})
 }

@@ -56,6 +56,9 @@ func (c *fileCalls) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if c.protocol.Load() == unknownProtocol {
 		resp, err := c.first(r)
+		if err != nil && r.Body != nil {
+			r.Body.Close() // also when r itself was not sent
+		}
 		if resp != nil || err != nil {
 			return resp, err
 		}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -106,5 +107,35 @@ func TestProtocolIsAskedOnce(t *testing.T) {
 				t.Errorf("the Guest got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
 			}
 		})
+	}
+}
+
+// closing is a body that knows whether it was closed.
+type closing struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closing) Close() error {
+	c.closed = true
+	return nil
+}
+
+// A request whose probe fails is closed, as http.RoundTripper demands.
+func TestBodyIsClosedWhenTheProbeFails(t *testing.T) {
+	body := &closing{Reader: strings.NewReader("text")}
+	calls := &fileCalls{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("no guest")
+	}}}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url(sandbox.GuestPort)+"/files", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := calls.RoundTrip(r); err == nil {
+		resp.Body.Close()
+		t.Error("a request without a guest was answered")
+	}
+	if !body.closed {
+		t.Error("the body is open")
 	}
 }
