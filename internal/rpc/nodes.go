@@ -22,6 +22,7 @@ const addressLife = 2 * time.Second
 type Nodes struct {
 	records func(context.Context) ([]sandbox.NodeRecord, error)
 	peers   peers
+	starts  peers // for Start: their connections end soon when the Node's machine is silent
 
 	mu        sync.Mutex
 	addresses map[string]string // by Node
@@ -32,14 +33,23 @@ var _ sandbox.Nodes = (*Nodes)(nil)
 
 // NewNodes returns the Nodes in the list that records returns.
 func NewNodes(records func(context.Context) ([]sandbox.NodeRecord, error), self Self) *Nodes {
-	return &Nodes{records: records, peers: peers{self: self, known: map[nodeAt]*peer{}}}
+	hasty := self
+	hasty.unheard = startUnheard
+	return &Nodes{records: records, peers: newPeers(self), starts: newPeers(hasty)}
 }
 
 // Close frees idle connections.
-func (n *Nodes) Close() { n.peers.close() }
+func (n *Nodes) Close() {
+	n.peers.close()
+	n.starts.close()
+}
 
 // of returns the peer of a Node.
 func (n *Nodes) of(ctx context.Context, node string) (*peer, error) {
+	return n.among(ctx, &n.peers, node)
+}
+
+func (n *Nodes) among(ctx context.Context, peers *peers, node string) (*peer, error) {
 	address, fresh := n.known(node)
 	if address == "" || !fresh {
 		if err := n.refresh(ctx); err != nil && address == "" {
@@ -50,7 +60,7 @@ func (n *Nodes) of(ctx context.Context, node string) (*peer, error) {
 	if address == "" {
 		return nil, sandbox.Errorf(sandbox.Unavailable, "no node %q", node)
 	}
-	return n.peers.at(node, address), nil
+	return peers.at(node, address), nil
 }
 
 func (n *Nodes) known(node string) (address string, fresh bool) {
@@ -81,7 +91,14 @@ func ask[Req, Res any](
 	ctx context.Context, n *Nodes, node string, tenant sandbox.TenantID,
 	method func(nodev1connect.NodeServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
 ) (*Res, error) {
-	p, err := n.of(ctx, node)
+	return askAmong(ctx, n, &n.peers, node, tenant, method, msg)
+}
+
+func askAmong[Req, Res any](
+	ctx context.Context, n *Nodes, peers *peers, node string, tenant sandbox.TenantID,
+	method func(nodev1connect.NodeServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
+) (*Res, error) {
+	p, err := n.among(ctx, peers, node)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +110,7 @@ func ask[Req, Res any](
 
 // Start implements sandbox.Nodes.
 func (n *Nodes) Start(ctx context.Context, node string, req sandbox.StartRequest) (sandbox.Started, error) {
-	r, err := ask(ctx, n, node, req.Binding.Tenant, nodev1connect.NodeServiceClient.Start, fromStart(node, req))
+	r, err := askAmong(ctx, n, &n.starts, node, req.Binding.Tenant, nodev1connect.NodeServiceClient.Start, fromStart(node, req))
 	return sandbox.Started{BootID: r.GetBootId(), Pooled: r.GetPooled()}, err
 }
 

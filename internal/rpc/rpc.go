@@ -58,10 +58,10 @@ const (
 	securePrefix = "https://"
 )
 
-// unheard bounds how long what a session-manager has sent may stay unacknowledged by the
-// other machine's kernel. It starts a Sandbox on another Node then. A process that is slow
-// acknowledges nevertheless.
-const unheard = 800 * time.Millisecond
+// startUnheard bounds how long the request to start a Sandbox may stay unacknowledged by
+// the Node's kernel: another Node can take it. The request is short, so a process that is
+// slow to read it does not matter.
+const startUnheard = 800 * time.Millisecond
 
 // keepAlive finds a connection whose other machine has gone within half a minute.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
@@ -105,6 +105,9 @@ type Self struct {
 	Identity *cluster.Identity
 
 	reach time.Duration // limit of making a connection; zero: reachLimit
+	// unheard ends a TCP connection when sent data has not been acknowledged by the other
+	// kernel for so long (RFC 5482), or could not be sent to a full buffer; zero: never.
+	unheard time.Duration
 }
 
 // newPeer returns the peer of a role at an address that CheckAddress accepts; name is the
@@ -146,11 +149,11 @@ func (p *peer) connectOnce(ctx context.Context, pair *cluster.Pair) (net.Conn, e
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.self.reach, reachLimit))
 	defer cancel()
 	d := net.Dialer{KeepAliveConfig: keepAlive}
-	if p.self.Role == SessionManager && network == "tcp" {
+	if p.self.unheard > 0 && network == "tcp" {
 		d.Control = func(_, _ string, raw syscall.RawConn) error {
 			var err error
 			if failed := raw.Control(func(fd uintptr) {
-				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unheard.Milliseconds()))
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(p.self.unheard.Milliseconds()))
 			}); failed != nil {
 				return failed
 			}
@@ -263,6 +266,8 @@ type peers struct {
 	mu    sync.Mutex
 	known map[nodeAt]*peer
 }
+
+func newPeers(self Self) peers { return peers{self: self, known: map[nodeAt]*peer{}} }
 
 // nodeAt is a Node at an address: over TLS, no other Node is accepted there.
 type nodeAt struct{ name, address string }

@@ -65,12 +65,18 @@ func TestClusterLeaderDies(t *testing.T) {
 	f := aCluster(t)
 	c := f.Gateways().Client(t, "many")
 	leader, standby := f.Lead(t)
-	ids := leaderDies(t, c, 200, func() { f.Kill(t, leader.Name) })
+	back := sync.OnceFunc(func() {
+		f.Start(t, leader.Name)
+		f.Serves(t, leader.Name)
+	})
+	ids := leaderDies(t, c, 200, func() {
+		f.Kill(t, leader.Name)
+		t.Cleanup(back) // also after a failure
+	})
 	if now, _ := f.Lead(t); now != standby {
 		t.Errorf("%s leads", now.Name)
 	}
-	f.Start(t, leader.Name)
-	f.Serves(t, leader.Name)
+	back()
 	if now, _ := f.Lead(t); now != standby {
 		t.Errorf("%s leads again", now.Name)
 	}
@@ -156,6 +162,12 @@ func TestClusterWithoutDatabase(t *testing.T) {
 		}
 	}
 	theCluster.db.Stop(t)
+	away := true
+	t.Cleanup(func() {
+		if away {
+			theCluster.db.Run(t)
+		}
+	})
 	hasty := atOnce(c)
 	for time.Since(began) < time.Minute {
 		for _, s := range all {
@@ -178,6 +190,7 @@ func TestClusterWithoutDatabase(t *testing.T) {
 		time.Sleep(time.Second)
 	}
 	theCluster.db.Run(t)
+	away = false
 	f.Lead(t)
 	for range 2 { // through either gateway
 		rig.Within(t, rig.Patience, "sandboxes can be created again", func() bool {
@@ -249,7 +262,11 @@ func TestClusterNodeCutOff(t *testing.T) {
 	cut := longest(20)
 	for name, took := range cut {
 		t.Logf("%s: at most %v before, %v while the node was cut off", name, before[name], took)
-		if took > before[name]+time.Second {
+		limit := before[name] + time.Second
+		if name == "create and end" { // it may be placed there: it takes another node after about a second
+			limit += 2 * time.Second
+		}
+		if took > limit {
 			t.Errorf("%s took %v while another node was cut off, and %v before", name, took, before[name])
 		}
 	}
@@ -279,7 +296,7 @@ func TestClusterWire(t *testing.T) {
 		works(t, c, id)
 	}
 	c.Must(t, "DELETE", "/api/v1/secrets/API_KEY", nil, nil)
-	passed := capture.Passed()
+	passed := capture.Passed(t)
 	if len(passed) < 200_000 {
 		t.Errorf("only %d bytes passed between the roles", len(passed))
 	}

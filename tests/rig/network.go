@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -32,7 +33,7 @@ const bridgePrefix = "csb"
 func NewNetwork(t testing.TB) *Network {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skipf("nothing cuts a machine off the network: %v: scripts/install.sh cluster installs it", err)
+		t.Fatalf("nothing cuts a machine off the network: %v: scripts/install.sh cluster installs it", err)
 	}
 	removeStaleBridges()
 	pid := os.Getpid()
@@ -189,10 +190,12 @@ func (s *Namespace) filter(t testing.TB, rules string) {
 // Capture keeps what passes over a Network from and to the ports at which roles call each
 // other.
 type Capture struct {
-	fd    int
-	stop  chan struct{}
-	ended chan struct{}
-	bytes []byte // in the order of the packets, once ended
+	fd      int
+	stop    func()
+	stopped chan struct{} // closed by stop
+	ended   chan struct{}
+	bytes   []byte // in the order of the packets, once ended
+	missed  uint32 // packets, once ended
 }
 
 // Capture begins a capture. Passed ends it.
@@ -213,7 +216,9 @@ func (n *Network) Capture(t testing.TB) *Capture {
 		unix.Close(fd)
 		t.Fatalf("a capture of %s: %v", n.bridge.Name, err)
 	}
-	c := &Capture{fd: fd, stop: make(chan struct{}), ended: make(chan struct{})}
+	stop := make(chan struct{})
+	c := &Capture{fd: fd, stopped: stop, stop: sync.OnceFunc(func() { close(stop) }), ended: make(chan struct{})}
+	t.Cleanup(c.stop)
 	go c.run()
 	return c
 }
@@ -232,7 +237,10 @@ func (c *Capture) run() {
 			return
 		default:
 			select {
-			case <-c.stop:
+			case <-c.stopped:
+				if seen, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+					c.missed = seen.Drops
+				}
 				return
 			default:
 			}
@@ -240,10 +248,15 @@ func (c *Capture) run() {
 	}
 }
 
-// Passed ends the capture, and returns all bytes that passed.
-func (c *Capture) Passed() []byte {
-	close(c.stop)
+// Passed ends the capture, and returns all bytes that passed. It fails the test when
+// packets were missed.
+func (c *Capture) Passed(t testing.TB) []byte {
+	t.Helper()
+	c.stop()
 	<-c.ended
+	if c.missed > 0 {
+		t.Errorf("the capture missed %d packets", c.missed)
+	}
 	return c.bytes
 }
 

@@ -12,13 +12,15 @@ import (
 const (
 	// rememberFor is how long after its last request a Sandbox is remembered.
 	rememberFor = 15 * time.Minute
-	// readEvery is the time between two reads of the records that are remembered. What an
-	// owner changed in the last readEvery before the Store went away, through another
-	// gateway, is not seen.
+	// readEvery is the time between two reads of the records that are remembered.
 	readEvery = 2 * time.Second
 	// staleAfter is the greatest age that a record may have had when the Store last
-	// answered.
+	// answered. What an owner changed in the last staleAfter before the Store went away
+	// may be missing.
 	staleAfter = 3 * readEvery
+	// longestOutage is how long records serve without the Store. It bounds what a gateway
+	// misses that alone is cut off from it.
+	longestOutage = 10 * time.Minute
 	// maxRemembered bounds the records, and one read of them.
 	maxRemembered = 4096
 	// readTime bounds a read of the Store for a request that a remembered record serves as
@@ -30,7 +32,7 @@ const (
 var errAway = errors.New("the records of sandboxes cannot be read")
 
 // memory remembers the records of running Sandboxes that had requests of late, so that
-// their ports can be reached while the Store is away. Nothing changes the records then.
+// their ports can be reached while the Store is away.
 type memory struct {
 	mu       sync.Mutex
 	byID     map[string]remembered
@@ -39,29 +41,38 @@ type memory struct {
 
 type remembered struct {
 	sandbox    sandbox.Sandbox
-	read, used time.Time
+	read, used time.Time // read: when the Store was asked
 }
 
-// know remembers a record that the Store has just given for a request.
-func (m *memory) know(sb sandbox.Sandbox, now time.Time) {
+// know remembers a record that the Store has given for a request, which asked for it at a
+// time.
+func (m *memory) know(sb sandbox.Sandbox, asked time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answered = now
-	if sb.State != sandbox.Running {
+	m.heard(asked)
+	r, known := m.byID[sb.ID]
+	switch {
+	case known && r.read.After(asked): // a later read was faster
+	case sb.State != sandbox.Running:
 		delete(m.byID, sb.ID)
-		return
-	}
-	if _, known := m.byID[sb.ID]; known || len(m.byID) < maxRemembered {
-		m.byID[sb.ID] = remembered{sb, now, now}
+	case known || len(m.byID) < maxRemembered:
+		m.byID[sb.ID] = remembered{sb, asked, asked}
 	}
 }
 
-// forget is called when the Store has no such Sandbox.
-func (m *memory) forget(id string, now time.Time) {
+// forget is called when the Store, asked at a time, has no such Sandbox.
+func (m *memory) forget(id string, asked time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answered = now
+	m.heard(asked)
 	delete(m.byID, id)
+}
+
+// heard notes that the Store has answered what was asked at a time. The caller holds m.mu.
+func (m *memory) heard(asked time.Time) {
+	if asked.After(m.answered) {
+		m.answered = asked
+	}
 }
 
 // recall returns a record that was as the Store had it when it last answered.
@@ -69,7 +80,7 @@ func (m *memory) recall(id string, now time.Time) (sandbox.Sandbox, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, ok := m.byID[id]
-	if !ok || m.answered.Sub(r.read) > staleAfter {
+	if !ok || m.answered.Sub(r.read) > staleAfter || now.Sub(r.read) > longestOutage {
 		return sandbox.Sandbox{}, false
 	}
 	r.used = now
@@ -101,7 +112,7 @@ func (m *memory) renew(ids []string, records []sandbox.Sandbox, asked time.Time)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answered = asked
+	m.heard(asked)
 	for _, id := range ids {
 		r, known := m.byID[id]
 		sb := given[id]
@@ -130,9 +141,11 @@ func (p *Proxy) Run(ctx context.Context) {
 		if len(ids) == 0 {
 			continue
 		}
-		if records, err := p.Records.SandboxesByID(ctx, ids); err == nil {
+		reading, cancel := context.WithTimeout(ctx, staleAfter)
+		if records, err := p.Records.SandboxesByID(reading, ids); err == nil {
 			p.memory.renew(ids, records, asked)
 		}
+		cancel()
 	}
 }
 
@@ -142,7 +155,8 @@ func (p *Proxy) record(ctx context.Context, id string) (sandbox.Sandbox, error) 
 	if !sandbox.ValidSandboxID(id) {
 		return sandbox.Sandbox{}, sandbox.NotFound
 	}
-	known, ok := p.memory.recall(id, time.Now())
+	asked := time.Now()
+	known, ok := p.memory.recall(id, asked)
 	reading := ctx
 	if ok {
 		limited, cancel := context.WithTimeout(ctx, readTime)
@@ -152,14 +166,14 @@ func (p *Proxy) record(ctx context.Context, id string) (sandbox.Sandbox, error) 
 	sb, err := p.Records.SandboxByID(reading, id)
 	switch {
 	case err == nil && !sb.Live(), errors.Is(err, sandbox.NotFound):
-		p.memory.forget(id, time.Now())
+		p.memory.forget(id, asked)
 		return sandbox.Sandbox{}, sandbox.NotFound
 	case err == nil:
-		p.memory.know(sb, time.Now())
-	case ctx.Err() != nil:
+		p.memory.know(sb, asked)
+	case ctx.Err() != nil || !errors.Is(err, sandbox.Unavailable) && !errors.Is(err, context.DeadlineExceeded):
 	case ok:
 		return known, nil
-	case errors.Is(err, sandbox.Unavailable):
+	default:
 		err = errors.Join(errAway, err)
 	}
 	return sb, err

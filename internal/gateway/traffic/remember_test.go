@@ -54,6 +54,11 @@ func TestMemory(t *testing.T) {
 			m.know(running("a"), at(0))
 			m.forget("a", at(1))
 		}, false},
+		{"a read that was asked for before is slower", func(m *memory) {
+			m.know(running("a"), at(2))
+			m.know(sandbox.Sandbox{ID: "a", State: sandbox.Paused}, at(1))
+		}, true},
+		{"the store was asked too long ago", func(m *memory) { m.know(running("a"), at(time.Minute-longestOutage-1)) }, false},
 		{"it had no request for long", func(m *memory) {
 			m.know(running("a"), at(-rememberFor))
 			if ids := m.due(at(1)); len(ids) != 0 {
@@ -77,6 +82,7 @@ func TestMemoryIsUsedAndBounded(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	m.know(running("a"), now)
 	later := now.Add(rememberFor)
+	m.renew([]string{"a"}, []sandbox.Sandbox{running("a")}, later)
 	m.recall("a", later)
 	if ids := m.due(later.Add(rememberFor)); len(ids) != 1 {
 		t.Errorf("%q are due after a request", ids)
@@ -87,7 +93,9 @@ func TestMemoryIsUsedAndBounded(t *testing.T) {
 	if n := len(m.byID); n != maxRemembered {
 		t.Errorf("%d are remembered", n)
 	}
-	if m.know(running("a"), later); m.byID["a"].used != later {
+	later = later.Add(1)
+	m.know(running("a"), later)
+	if m.byID["a"].used != later {
 		t.Error("one that is known is not renewed when the memory is full")
 	}
 }

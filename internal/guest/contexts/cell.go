@@ -147,6 +147,16 @@ func (c *cell) finish(code string) {
 	}
 }
 
+// over reports whether the worker is done.
+func (c *cell) over() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // detach waits for the handler's current call and allows no other.
 func (c *cell) detach() {
 	c.mu.Lock()

@@ -242,10 +242,17 @@ func (c *kept) stop(w *worker, cl *cell) {
 	defer late.Stop()
 	again := time.NewTicker(againAfter)
 	defer again.Stop()
-	if w.handles(cl) {
-		w.proc.Signal(unix.SIGINT)
-	}
-	for round := 1; ; round++ {
+	ready := make(chan bool, 1)
+	go func() {
+		ready <- w.handles(cl)
+		close(ready)
+	}()
+	defer func() {
+		for range ready { // it ends with the cell or the worker
+		}
+	}()
+	first, interrupted := ready, false
+	for round := 0; ; {
 		select {
 		case <-cl.done:
 			w.proc.EndSince(cl.moment())
@@ -256,9 +263,16 @@ func (c *kept) stop(w *worker, cl *cell) {
 			w.kill(time.Since(cl.began))
 			<-w.ended
 			return
+		case interrupted = <-first:
+			if first = nil; interrupted {
+				w.proc.Signal(unix.SIGINT)
+			}
 		case <-again.C:
 			w.proc.EndSince(cl.moment())
-			if round%c.language.every != 0 {
+			if !interrupted || cl.over() {
+				continue
+			}
+			if round++; round%c.language.every != 0 {
 				continue
 			}
 			w.proc.Signal(unix.SIGINT)

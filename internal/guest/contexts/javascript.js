@@ -339,6 +339,11 @@
   }
 
   function interrupted() {
+    try {
+      fs.readSync(LATCH, Buffer.alloc(8)); // it is still one if the code itself sent the signal
+    } catch {
+      // It was taken, or closed.
+    }
     latched = true;
     arrived();
     return new Interrupt();

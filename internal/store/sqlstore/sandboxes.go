@@ -351,6 +351,9 @@ func (s *Store) oneBy(ctx context.Context, query func(context.Context, *briefQue
 
 // SandboxesByID implements sandbox.SandboxStore.
 func (s *Store) SandboxesByID(ctx context.Context, ids []string) ([]sandbox.Sandbox, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
 	text, err := json.Marshal(ids)
 	if err != nil {
 		return nil, err
