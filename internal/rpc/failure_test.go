@@ -18,7 +18,7 @@ import (
 	schedulerv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/scheduler/v1"
 )
 
-// placement answers as it is told.
+// placement is a Placement that calls a test's function.
 type placement func(context.Context) ([]string, error)
 
 func (p placement) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
@@ -80,7 +80,7 @@ func TestEndOfContext(t *testing.T) {
 		t.Errorf("a cancelled call: %v", err)
 	}
 	<-left // the other end has noticed
-	// The time of a call may be over before it arrives.
+	// The deadline of a call may pass before the call arrives.
 	for limit := 20 * time.Millisecond; len(began) == 0; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		_, err := p.Place(ctx, "", sandbox.Shape{})
@@ -105,8 +105,8 @@ func TestAwayProcess(t *testing.T) {
 	})
 }
 
-// A host that takes no connection is given up soon: nothing was sent, so the call may be
-// repeated elsewhere.
+// A call to a host that accepts no connection fails before its deadline. Nothing was sent,
+// so the call may be retried elsewhere.
 func TestUnreachableHost(t *testing.T) {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestUnreachableHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
-	for { // connections that nobody accepts fill its backlog
+	for { // unaccepted connections fill its backlog
 		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
 		if err != nil {
 			break
@@ -138,7 +138,7 @@ func TestUnreachableHost(t *testing.T) {
 	}
 }
 
-// A process that was killed is waited for a little, because it is started again.
+// Calls wait briefly for a killed process, because it is restarted.
 func TestCallsWaitForAStart(t *testing.T) {
 	for again := range 10 {
 		s := prepare(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return []string{"n"}, nil })))
@@ -155,7 +155,7 @@ func TestCallsWaitForAStart(t *testing.T) {
 		if err == nil {
 			return
 		}
-		// On a machine that stood still meanwhile the start may have been too late.
+		// On a machine that stalled meanwhile the restart may have been too late.
 		if took := time.Since(began); took < startWait || again == 9 {
 			t.Fatalf("after %v: %v", took, err)
 		}

@@ -50,7 +50,7 @@ func (m *manager) ExportSnapshot(_ context.Context, _ sandbox.TenantID, _ string
 	return err
 }
 
-// candidate is a process that leads at times.
+// candidate is a process that can become leader.
 type candidate struct {
 	*server
 	manager manager
@@ -106,7 +106,7 @@ func TestCallsFollowTheLeader(t *testing.T) {
 		t.Errorf("after another one leads: %v", err)
 	}
 
-	// Between two leaders a call waits.
+	// A call waits while there is no leader.
 	lead(-1)
 	var taken sync.WaitGroup
 	taken.Go(func() {
@@ -119,7 +119,7 @@ func TestCallsFollowTheLeader(t *testing.T) {
 	}
 	taken.Wait()
 
-	// For transfers the same holds.
+	// The same holds for transfers.
 	lead(1)
 	record(1)
 	var out bytes.Buffer
@@ -130,7 +130,7 @@ func TestCallsFollowTheLeader(t *testing.T) {
 		t.Errorf("an import: %v", err)
 	}
 
-	// A leader that cannot be reached is replaced too.
+	// An unreachable leader is replaced too.
 	all[1].stop()
 	lead(0)
 	record(0)
@@ -144,8 +144,8 @@ func TestCallsFollowTheLeader(t *testing.T) {
 	}
 }
 
-// A call that has begun is made once: neither a refused write nor a broken connection is
-// taken for a process that stands by.
+// A call that has begun is not retried. Neither a refused write nor a broken connection
+// counts as the answer of a standby.
 func TestCallsThatBeganAreNotRepeated(t *testing.T) {
 	all := candidates(t, 2)
 	var at atomic.Pointer[string]
@@ -195,7 +195,7 @@ func TestStandby(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Nobody learns more than that without a token.
+	// Without a token the leader refuses the call as unauthenticated.
 	all[0].leads.Store(true)
 	c := sessionv1connect.NewSessionServiceClient(http.DefaultClient, all[0].tcp)
 	if _, err := c.Create(t.Context(), connect.NewRequest(&sessionv1.CreateRequest{})); connect.CodeOf(err) != connect.CodeUnauthenticated {
@@ -203,7 +203,8 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-// The leader is looked up in a Store that may be away.
+// While the leader cannot be looked up, calls go to the last known leader. Without one
+// they fail with Unavailable.
 func TestLookUpFails(t *testing.T) {
 	all := candidates(t, 1)
 	all[0].leads.Store(true)
@@ -257,7 +258,7 @@ func TestReadySaysWhoLeads(t *testing.T) {
 	}
 }
 
-// A Node refuses the calls of a former leader from the first call of the next one on.
+// A Node refuses the calls of a former leader after the first call of the next one.
 func TestNodesRefuseFormerLeaders(t *testing.T) {
 	c := &carrier{export: func(io.Writer) error { return nil }}
 	s := serve(t, Node, NodeService(c))
@@ -277,7 +278,7 @@ func TestNodesRefuseFormerLeaders(t *testing.T) {
 			t.Errorf("the leader: %v", err)
 		}
 	}
-	_ = next.Thaw(t.Context(), "n", sandbox.BootRef{Tenant: "t"}) // whatever comes of it
+	_ = next.Thaw(t.Context(), "n", sandbox.BootRef{Tenant: "t"}) // its result does not matter
 	if err := export(former); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("the former leader: %v", err)
 	}

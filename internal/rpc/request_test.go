@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// lines keeps what is logged.
+// lines collects log lines.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -25,7 +25,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// find returns the line that says msg of a method; nil when there is none.
+// find returns the line with a message for a method, or nil.
 func (l *lines) find(t *testing.T, msg, method string) map[string]any {
 	t.Helper()
 	l.mu.Lock()
@@ -42,8 +42,8 @@ func (l *lines) find(t *testing.T, msg, method string) map[string]any {
 	return nil
 }
 
-// The ID of a client's request goes with every call that is made for it, and
-// stands in the line of the call; the roles' own talk is for debugging only.
+// A call carries the ID of its client's request and logs it. A call without a request ID
+// is not logged at info level.
 func TestRequestsPassThrough(t *testing.T) {
 	var seen string
 	log := &lines{}
@@ -74,7 +74,7 @@ func TestRequestsPassThrough(t *testing.T) {
 	}
 }
 
-// A dial is made for a request too.
+// A dial carries a valid request ID too.
 func TestRequestsOfDials(t *testing.T) {
 	seen := make(chan string, 1)
 	s := serve(t, Node, NodeService(dialed{dial: func(ctx context.Context) (net.Conn, error) {
@@ -96,7 +96,7 @@ func TestRequestsOfDials(t *testing.T) {
 	}
 }
 
-// dialed is Nodes of which only Dial is asked.
+// dialed implements only Dial of Nodes.
 type dialed struct {
 	sandbox.Nodes
 	dial func(context.Context) (net.Conn, error)

@@ -101,8 +101,7 @@ func nodesAt(t testing.TB, self Self, addresses map[string]string) *Nodes {
 	return n
 }
 
-// Connections are refused by both ends unless each has the certificate that the other
-// expects.
+// Each end refuses a connection unless the other end has the expected certificate.
 func TestWhoConnects(t *testing.T) {
 	p, foreign := newPKI(t), newPKI(t)
 	s := p.secured(t, Node, "a", NodeService(&sayingNodes{}))
@@ -175,7 +174,8 @@ func (l *lines) text() string {
 	return l.buf.String()
 }
 
-// A host that accepts and then keeps silent is given up within the limit of a connection.
+// A call to a host that accepts the connection and then stays silent fails within
+// reachLimit.
 func TestSilentHost(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -226,8 +226,8 @@ func bearer(t testing.TB, s *server, pair *cluster.Pair, procedure, token string
 	return err
 }
 
-// A token is for one Tenant at one process, and worth nothing without the certificate of
-// its caller.
+// A token is valid for one Tenant at one process, and only with the certificate of its
+// caller.
 func TestStolenTokens(t *testing.T) {
 	p := newPKI(t)
 	served := &sayingNodes{}
@@ -307,7 +307,8 @@ func (e *endings) BootEnded(_ context.Context, end sandbox.BootEnd) error {
 	return nil
 }
 
-// A report is about the node of the caller's certificate, whatever the caller says.
+// A report counts for the node of the caller's certificate, not for the node that it
+// names.
 func TestReportsNameTheirNode(t *testing.T) {
 	p := newPKI(t)
 	m := &endings{}
@@ -324,8 +325,8 @@ func TestReportsNameTheirNode(t *testing.T) {
 	}
 }
 
-// Calls go on while the certificates of either end are replaced, also on connections that
-// are kept.
+// Calls succeed while the certificates of either end are replaced, also on open
+// connections.
 func TestReplacedCertificates(t *testing.T) {
 	p := newPKI(t)
 	s := prepare(t, Node, NodeService(&sayingNodes{}))

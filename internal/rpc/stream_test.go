@@ -36,7 +36,7 @@ func (g *guests) Dial(_ context.Context, node string, to sandbox.BootRef, port u
 
 var anyBoot = sandbox.BootRef{BootID: "b1", SandboxID: "i1", Number: 7, Tenant: "tenant ü"}
 
-// by dials through each way that bytes may go.
+// by runs a test over each transport of a dial.
 func by(t testing.TB, serveGuest func(net.Conn), run func(t testing.TB, name string, dial func() net.Conn)) {
 	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "g"), Net: "unix"})
 	if err != nil {
@@ -53,7 +53,7 @@ func by(t testing.TB, serveGuest func(net.Conn), run func(t testing.TB, name str
 		}
 	})
 	dialSocket := func() (net.Conn, error) { return net.Dial("unix", socket.Addr().String()) }
-	// hidden is a connection without a descriptor to give away.
+	// hidden is a connection whose descriptor cannot be passed.
 	hidden := func() (net.Conn, error) {
 		c, err := dialSocket()
 		if err != nil {
@@ -89,7 +89,7 @@ func by(t testing.TB, serveGuest func(net.Conn), run func(t testing.TB, name str
 			}
 			return c
 		})
-		// A descriptor passed by the kernel orders nothing that the race detector knows of.
+		// The race detector sees no ordering in a descriptor that the kernel passes.
 		g.mu.Lock()
 		if g.asked[0] != anyBoot {
 			t.Errorf("%s: asked for %+v", tt.name, g.asked[0])
@@ -138,7 +138,7 @@ func TestStreams(t *testing.T) {
 	})
 }
 
-// What the guest says first, with the answer to the dial, is not lost.
+// Bytes that the guest sends with the answer to the dial are not lost.
 func TestGuestSpeaksFirst(t *testing.T) {
 	greeting := bytes.Repeat([]byte("hello "), 5000)
 	by(t, func(c net.Conn) { _, _ = c.Write(greeting) }, func(t testing.TB, name string, dial func() net.Conn) {
@@ -246,8 +246,8 @@ func (c *faltering) WriteMsgUnix(b, _ []byte, _ *net.UnixAddr) (n, oobn int, err
 	return n, 0, err
 }
 
-// An answer that was begun is never begun again, and one that could not begin is given
-// in another way.
+// A partly sent answer to a dial is not sent again. An answer of which nothing was sent
+// can be given in another way.
 func TestOneAnswerToADial(t *testing.T) {
 	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "g"), Net: "unix"})
 	if err != nil {

@@ -40,8 +40,8 @@ func TestTemplates(t *testing.T) {
 	})
 }
 
-// The client of a Node passes the suite of its ports on each transport: a dial and a file
-// take different ways there.
+// The client of a Node passes the suite of its ports on each transport. Dials and files
+// differ between transports.
 func TestNodes(t *testing.T) {
 	p := newPKI(t)
 	self := p.identity(t, Node, core.NodeName)

@@ -14,8 +14,7 @@ import (
 	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
 )
 
-// fill gives every field of v, however deep, a value of its own that is not
-// zero.
+// fill sets every field of v, at any depth, to a distinct nonzero value.
 func fill(t *testing.T, v reflect.Value, n *int64) {
 	t.Helper()
 	*n++
@@ -71,7 +70,7 @@ func fill(t *testing.T, v reflect.Value, n *int64) {
 	}
 }
 
-// over carries a message as the wire does.
+// over encodes and decodes a message.
 func over[M proto.Message](t *testing.T, m M) M {
 	t.Helper()
 	raw, err := proto.Marshal(m)
@@ -98,7 +97,7 @@ func roundTrip[T any](t *testing.T, trip func(T) T) {
 }
 
 func TestEveryFieldArrives(t *testing.T) {
-	// MeteredAt is for writes, and whoever writes has the store.
+	// MeteredAt is not sent: only a process with the store needs it.
 	arrived := func(v sandbox.Sandbox) sandbox.Sandbox {
 		got := toSandbox(over(t, fromSandbox(v)))
 		got.MeteredAt = v.MeteredAt
@@ -124,7 +123,7 @@ func TestEveryFieldArrives(t *testing.T) {
 	})
 	roundTrip(t, func(v sandbox.BootEnd) sandbox.BootEnd {
 		got := toEnd(over[*sessionv1.BootEndedRequest](t, fromEnd(v)))
-		got.Node = v.Node // which the caller's token says
+		got.Node = v.Node // it is taken from the caller's token
 		return got
 	})
 	roundTrip(t, func(v sandbox.StartRequest) sandbox.StartRequest { return toStart(over(t, fromStart("n", v))) })
@@ -142,7 +141,7 @@ func TestEveryFieldArrives(t *testing.T) {
 	})
 }
 
-// A fork that failed arrives as its failure, without causes.
+// A failed fork arrives as its error, without causes.
 func TestForksArrive(t *testing.T) {
 	made := sandbox.Forked{Sandbox: sandbox.Sandbox{ID: "i1"}}
 	if got := toForked(over(t, fromForked(made))); !reflect.DeepEqual(got, made) {

@@ -71,7 +71,7 @@ func TestNodesTakeTurns(t *testing.T) {
 	}
 }
 
-// A lease that ends between two reads ends here too, counted from before the read.
+// A lease can expire between two reads of the store. Its time counts from before the read.
 func TestLeaseEndsBetweenReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &leases{nodes: []sandbox.NodeRecord{lease("a", time.Second), lease("b", time.Hour)}, slow: 600 * time.Millisecond}
@@ -112,7 +112,7 @@ func TestRunSparesTheStore(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Run = %v", err)
 		}
-		// Without Run the view ages, and Place looks for itself.
+		// Without Run the view is stale, and Place reads the store.
 		time.Sleep(time.Minute)
 		if _, err := s.Place(t.Context(), "", sandbox.Shape{}); err != nil || store.reads.Load() == before {
 			t.Errorf("Place with an old view: %v, %d reads", err, store.reads.Load()-before)
@@ -120,8 +120,8 @@ func TestRunSparesTheStore(t *testing.T) {
 	})
 }
 
-// reports are the reports of Nodes in memory. A Node without one is silent: its answer
-// waits for the end of the request.
+// reports are the reports of Nodes in memory. A Node without a report is silent: it blocks
+// until the request ends.
 type reports struct {
 	mu sync.Mutex
 	of map[string]sandbox.NodeStats
@@ -144,7 +144,7 @@ func (r *reports) set(node string, stats sandbox.NodeStats) {
 	r.of[node] = stats
 }
 
-// running returns a Scheduler over Nodes that report, and that has heard them.
+// running returns a Scheduler that has received the reports of its Nodes.
 func running(t *testing.T, r *reports, names ...string) *Scheduler {
 	store := &leases{}
 	for _, name := range names {

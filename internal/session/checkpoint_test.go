@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
-// dies has the Boot of a Sandbox die and reports it as its Node does.
+// dies loses the Boot of a Sandbox and reports the loss as its Node does.
 func (w *world) dies(sb sandbox.Sandbox, cause sandbox.Cause) sandbox.Sandbox {
 	w.t.Helper()
 	end := w.nodes.lose(sb.Boot.Node, sb.Boot.ID, cause)
@@ -31,8 +31,8 @@ func (w *world) dies(sb sandbox.Sandbox, cause sandbox.Cause) sandbox.Sandbox {
 	return w.record(sb.ID)
 }
 
-// A running Sandbox is saved as often as asked for, and only its newest
-// checkpoint stays.
+// A running Sandbox is saved at its checkpoint interval, and only its newest checkpoint is
+// kept.
 func TestCheckpoints(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -64,7 +64,8 @@ func TestCheckpoints(t *testing.T) {
 		if r := w.record(never.ID); r.Version != never.Version {
 			t.Errorf("one that did not ask became %+v", r)
 		}
-		// Off is off, and on again counts from the last one.
+		// Disabled means no checkpoints. Once enabled again, the interval counts from the
+		// last one.
 		w.update(sb.ID, sandbox.Change{CheckpointEvery: ptr(time.Duration(0))})
 		off := w.record(sb.ID).Snapshot
 		w.pass(5 * time.Minute)
@@ -72,7 +73,7 @@ func TestCheckpoints(t *testing.T) {
 			t.Errorf("it is saved although it does not ask any more: %+v", r)
 		}
 		w.update(sb.ID, sandbox.Change{CheckpointEvery: ptr(time.Minute)})
-		w.pass(6 * time.Second) // what just changes is looked at again after five
+		w.pass(6 * time.Second) // a Sandbox that is just being changed is retried after 5 s
 		if r := w.record(sb.ID); r.Snapshot == off {
 			t.Error("asked for again it is not saved")
 		}
@@ -92,7 +93,7 @@ func (b *blindStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbo
 	return b.Store.SandboxByID(ctx, id)
 }
 
-// A checkpoint that cannot begin is told of, and made when it can be.
+// A checkpoint that cannot begin is logged and retried.
 func TestCheckpointThatCannotBegin(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var told bytes.Buffer
@@ -114,7 +115,8 @@ func TestCheckpointThatCannotBegin(t *testing.T) {
 	})
 }
 
-// What a loss of its Boot does to a Sandbox.
+// A Sandbox with a checkpoint is paused when its Boot is lost, except after a guest exit
+// or a full disk. Any other Sandbox ends.
 func TestLostBoots(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -173,8 +175,8 @@ func TestLostBoots(t *testing.T) {
 	}
 }
 
-// Reconciling finds what nobody reported, also a Boot that dies as it is paused,
-// and a Node that is lost.
+// Reconcile finds unreported losses: a missing Boot, a Boot that died during a pause, and
+// a lost Node.
 func TestReconcileGoesBack(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{CheckpointEvery: time.Minute})
@@ -214,7 +216,7 @@ func TestReconcileGoesBack(t *testing.T) {
 		}
 		_, err := w.m.Resume(t.Context(), "t", sb.ID)
 		codetest.Want(t, "Resume while its node is away", err, sandbox.Unavailable)
-		// The Node comes back with the Boot, which is nobody's now.
+		// The Node comes back with the Boot, which no record owns any more.
 		w.nodes.setAway("a", false)
 		w.pass(5 * time.Minute)
 		w.consistent()
@@ -226,7 +228,7 @@ func TestReconcileGoesBack(t *testing.T) {
 	})
 }
 
-// What was lost is counted from the moment on which it went on from its state.
+// Lost time counts from the last resume, so time spent paused is not lost.
 func TestLostTimeCountsRunning(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{CheckpointEvery: time.Hour})
@@ -240,8 +242,8 @@ func TestLostTimeCountsRunning(t *testing.T) {
 	})
 }
 
-// Whoever dies each time is not woken for ever by those who use it; a state that
-// goes on begins to count anew. One that is to end at its deadline ends.
+// After MaxRestores restores from one Snapshot, use no longer wakes a Sandbox. A new
+// Snapshot resets the count. The deadline still ends the Sandbox.
 func TestCrashLoopsEnd(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -271,8 +273,8 @@ func TestCrashLoopsEnd(t *testing.T) {
 	})
 }
 
-// One that fails leaves the one before, is counted, and comes again in time. What
-// is being moved is left alone, and no more than two are saved at a time.
+// A failed checkpoint leaves the previous one, is counted, and is retried when the next is
+// due. At most two checkpoints of a Tenant run at a time.
 func TestCheckpointsThatFail(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var mu sync.Mutex
@@ -342,7 +344,7 @@ func sleepIn(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Forks ask for what their original asks for; bad times are refused.
+// A fork inherits the checkpoint interval. An interval out of range is refused.
 func TestCheckpointsAskedFor(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{CheckpointEvery: sandbox.MinCheckpointEvery})
@@ -350,7 +352,7 @@ func TestCheckpointsAskedFor(t *testing.T) {
 		if err != nil || forks[0].Err != nil || forks[0].Sandbox.CheckpointEvery != sandbox.MinCheckpointEvery {
 			t.Fatalf("forked %+v, %v", forks, err)
 		}
-		// What it started from is its own.
+		// The Snapshot that a fork started from serves as its checkpoint.
 		fork := forks[0].Sandbox
 		w.pass(time.Second)
 		if r := w.dies(fork, sandbox.CauseEngineLost); r.State != sandbox.Paused || r.Restored.Lost != time.Second {
@@ -366,7 +368,7 @@ func TestCheckpointsAskedFor(t *testing.T) {
 	})
 }
 
-// Checkpoints of one Tenant that take long hold up none of another.
+// Slow checkpoints of one Tenant do not delay those of another.
 func TestCheckpointsOfOthers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()

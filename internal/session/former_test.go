@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
-// A process that loses the lead at any step of an operation, and carries on, leaves nothing
-// that the Manager of the next leader does not finish or undo.
+// A process loses leadership at any step of an operation and carries on. The Manager of
+// the next leader finishes or undoes the operation.
 func TestTakeoverAtEveryStep(t *testing.T) {
 	for _, op := range changes {
 		for _, pool := range []bool{false, true} {
@@ -34,7 +34,8 @@ func TestTakeoverAtEveryStep(t *testing.T) {
 	}
 }
 
-// takeoverAt reports whether the operation has such a step.
+// takeoverAt changes the leader at one step. It reports whether the operation has that
+// step.
 func takeoverAt(t *testing.T, step int, pool bool, name string, do func(*session.Manager, sandbox.Sandbox) error) bool {
 	over := false
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +68,7 @@ func takeoverAt(t *testing.T, step int, pool bool, name string, do func(*session
 		}}
 		former := w.manager(mortalStore{under, m}, mortalNodes{w.nodes, m})
 		err = do(former, sb)
-		synctest.Wait() // the former leader has done all that it does after its answer
+		synctest.Wait() // for the former leader's work after its answer
 		if !over {
 			return
 		}

@@ -49,7 +49,8 @@ func TestIdleEnds(t *testing.T) {
 	})
 }
 
-// What keeps a Sandbox from being idle, and what makes one idle.
+// Touch restarts the idle timeout, and a change of the timeout applies to a running
+// Sandbox.
 func TestIdleTimeoutChanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -76,7 +77,7 @@ func TestIdleTimeoutChanges(t *testing.T) {
 	})
 }
 
-// A new process gives what an earlier one left its whole time.
+// After a restart of the process, idle times count from zero.
 func TestIdleAfterRestart(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -118,13 +119,13 @@ func TestOutputTail(t *testing.T) {
 	})
 }
 
-// Every State on the way to another has an end, whatever the Nodes do.
+// A Sandbox that is starting or stopping ends within ten minutes, whatever its Node does.
 func TestTransitionsEnd(t *testing.T) {
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for _, tt := range []struct {
 		name  string
 		spoil func(w *world)
-		act   func(w *world) // leaves a Sandbox called web on its way
+		act   func(w *world) // leaves a Sandbox called web in a transition
 		cause sandbox.Cause
 	}{
 		{
@@ -189,14 +190,14 @@ func TestTransitionsEnd(t *testing.T) {
 				}
 				w.nodes.mend()
 				w.pass(2 * time.Minute)
-				w.consistent() // reconciling went on to stop what resisted
+				w.consistent() // reconciling has stopped the Boot that resisted
 				w.create("t", sandbox.CreateRequest{Name: "web"})
 			})
 		})
 	}
 }
 
-// Who is idle is known of all that run, with or without an idle timeout.
+// Idle counts the running Sandboxes that are idle, with or without an idle timeout.
 func TestIdleCount(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		idle := func(when string, want int) {

@@ -279,11 +279,10 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// timeless is a test without a deadline: a bubble's time says nothing about it.
+// timeless hides the test's deadline, because the bubble has its own clock.
 type timeless struct{ testing.TB }
 
-// After any calls in any order, losses of Boots and restarts, each Sandbox equals its
-// model.
+// After random calls, losses of Boots and restarts, each Sandbox equals its model.
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
-// Whoever counts is told of each create and each end, once.
+// Config.Created and Config.Ended are called once for each create and each end.
 func TestCreatesAndEndsAreTold(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var mu sync.Mutex

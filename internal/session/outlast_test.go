@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A resume that waits for its turn, and that nobody waits for any more, is given
-// up; one that others want goes on, and so does one that is soon done.
+// A resume whose client leaves is canceled, unless it finishes soon or another client
+// waits for it.
 func TestResumeThatNobodyWaitsFor(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

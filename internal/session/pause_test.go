@@ -22,7 +22,7 @@ func (w *world) pause(key string) sandbox.Sandbox {
 	if err != nil {
 		w.t.Fatalf("Pause: %v", err)
 	}
-	synctest.Wait() // until its boot is let go
+	synctest.Wait() // until its Boot is released
 	return sb
 }
 
@@ -85,7 +85,7 @@ func TestPauseAndResume(t *testing.T) {
 		if again := w.resume(sb.ID); !reflect.DeepEqual(again, resumed) {
 			t.Errorf("resumed again it is %+v", again)
 		}
-		// The next pause makes the last one's state superfluous.
+		// The next pause replaces the previous saved state.
 		second := w.pause("web")
 		w.reconcile()
 		if kept := w.nodes.kept(); len(kept) != 1 || !kept[second.Snapshot] {
@@ -94,7 +94,7 @@ func TestPauseAndResume(t *testing.T) {
 	})
 }
 
-// Whatever fails in a pause, the Sandbox runs on; and nothing of it is left.
+// A failed pause leaves the Sandbox running and no saved state.
 func TestPauseThatFails(t *testing.T) {
 	full := sandbox.Errorf(sandbox.Exhausted, "no room")
 	for _, tt := range []struct {
@@ -136,7 +136,8 @@ func TestPauseThatFails(t *testing.T) {
 	}
 }
 
-// A reboot has the files of what was saved with memory, and a failure loses nothing.
+// A reboot keeps the saved files and drops the saved memory. A failed reboot loses
+// nothing.
 func TestReboot(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -174,7 +175,7 @@ func TestReboot(t *testing.T) {
 	})
 }
 
-// A resume that fails leaves it paused, and the next one may succeed.
+// A failed resume leaves the Sandbox paused, and a retry can succeed.
 func TestResumeThatFails(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -221,7 +222,7 @@ func TestResumeThatFails(t *testing.T) {
 	}
 }
 
-// A hundred who want it at once start it once; that the first leaves harms none.
+// A hundred concurrent resumes start one Boot, also when the first client leaves.
 func TestResumedOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -294,7 +295,7 @@ func TestWhatAPausedOneCanDo(t *testing.T) {
 	})
 }
 
-// What a deadline and an idle timeout do.
+// OnTimeout selects whether a deadline or an idle timeout ends or pauses a Sandbox.
 func TestOnTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -335,7 +336,7 @@ func TestOnTimeout(t *testing.T) {
 	}
 }
 
-// What stays paused for too long ends.
+// A Sandbox that stays paused for longer than PausedLife ends.
 func TestPausedLife(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -354,7 +355,8 @@ func TestPausedLife(t *testing.T) {
 	})
 }
 
-// One that should pause and cannot is tried again, or ends where no engine can.
+// A pause that fails at the deadline is retried. If the engine does not support pauses,
+// the Sandbox ends.
 func TestPauseAtDeadlineThatFails(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.nodes.fail(func(f *faults) {
@@ -389,7 +391,7 @@ func TestPauseAtDeadlineThatFails(t *testing.T) {
 	})
 }
 
-// What a paused Sandbox was saved in, and is kept, outlives it.
+// A kept Snapshot of a paused Sandbox outlives the Sandbox.
 func TestSnapshotOfAPausedOne(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -411,8 +413,8 @@ func TestSnapshotOfAPausedOne(t *testing.T) {
 	})
 }
 
-// A Boot that is gone cannot be paused. Until reconciling finds that, the pause at the
-// deadline is retried at intervals, not over and over.
+// A lost Boot cannot be paused. Until reconciling finds the loss, the pause at the
+// deadline is retried at intervals.
 func TestPauseAtDeadlineOfALostBoot(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -435,7 +437,8 @@ func TestPauseAtDeadlineOfALostBoot(t *testing.T) {
 	})
 }
 
-// Of several forks some fail; a repeat of the request makes only those anew.
+// Some forks of a request can fail. A repeat of the request returns the same forks and
+// creates none: those that failed stay failed.
 func TestForkInPart(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -502,7 +505,7 @@ func TestRollback(t *testing.T) {
 		if back, err = w.m.Rollback(t.Context(), "t", sb.ID, first.ID); err != nil || w.nodes.recall(back) != "one" || back.Timeline != 3 {
 			t.Errorf("Rollback of a paused one = %+v, %v", back, err)
 		}
-		// One that fails loses nothing.
+		// A failed rollback loses nothing.
 		w.nodes.remember(back, "four")
 		w.nodes.fail(func(f *faults) {
 			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
@@ -519,8 +522,8 @@ func TestRollback(t *testing.T) {
 	})
 }
 
-// A rollback that is told to come back later leaves the Sandbox paused as it was. The
-// same request then goes on from there, and a resume goes back.
+// A rollback refused with a retry time leaves the Sandbox paused in its present state. A
+// repeat of the request completes the rollback; a resume restores that state.
 func TestRollbackThatIsRefused(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprint("sent again: ", again), func(t *testing.T) {
@@ -609,7 +612,7 @@ func TestPausesAreInvisibleToOthers(t *testing.T) {
 	})
 }
 
-// A stopped server leaves what is paused, and `down` too.
+// EndAll leaves paused Sandboxes paused.
 func TestEndAllLeavesThePaused(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -622,7 +625,8 @@ func TestEndAllLeavesThePaused(t *testing.T) {
 	})
 }
 
-// A Boot that dies while it is saved, or as it resumes.
+// A Boot that dies during a pause ends its Sandbox. A Boot that dies during a resume
+// leaves its Sandbox paused.
 func TestBootsThatDieMeanwhile(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -663,8 +667,8 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 	})
 }
 
-// Who has a Sandbox saved that is lost meanwhile learns why, and that another try is
-// of no use.
+// A save fails with Conflict if the Sandbox is lost meanwhile, so that clients do not
+// retry. The error names the cause of the loss, or the checkpoint.
 func TestSavesOfWhatIsLostMeanwhile(t *testing.T) {
 	for name, save := range map[string]func(w *world, id string) error{
 		"snapshot": func(w *world, id string) error {
@@ -711,13 +715,13 @@ func TestSavesOfWhatIsLostMeanwhile(t *testing.T) {
 					t.Errorf("%s says %v", name, err)
 				}
 				report.Wait()
-				synctest.Wait() // for the sweep of what was not saved, which the end of Run would cut
+				synctest.Wait() // for the cleanup of the failed save, which the end of Run would interrupt
 			})
 		}
 	}
 }
 
-// An end is over when nothing of the sandbox is left, also right after a pause.
+// End returns only after the Boot has stopped, also right after a pause.
 func TestEndAfterPauseWaitsForTheStop(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -739,12 +743,12 @@ func TestEndAfterPauseWaitsForTheStop(t *testing.T) {
 		if err := <-ended; err != nil || len(w.nodes.all()) != 0 {
 			t.Errorf("End = %v, and %d boots are left", err, len(w.nodes.all()))
 		}
-		w.reconcile() // which sweeps what was saved
+		w.reconcile() // which deletes the saved state
 	})
 }
 
-// A pause is over when what it saved is on record; the boot goes afterwards, and
-// who moves the sandbox next waits for that.
+// A pause returns once the saved state is recorded. The Boot stops afterwards, and the
+// next transition of the Sandbox waits for that.
 func TestPauseDoesNotWaitForTheStop(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -768,8 +772,8 @@ func TestPauseDoesNotWaitForTheStop(t *testing.T) {
 	})
 }
 
-// The end of a process does not wait for long until the boot of a paused sandbox is
-// gone: the next one stops it.
+// A shutdown does not wait long for the Boot of a paused Sandbox to stop. The next process
+// stops that Boot.
 func TestShutdownDoesNotWaitForTheStop(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -803,11 +807,11 @@ func TestShutdownDoesNotWaitForTheStop(t *testing.T) {
 	})
 }
 
-// Whoever asks while a Sandbox starts, pauses or resumes hears how that went, and what
-// moves its deadline is no conflict.
+// Settled, Touch and SetTimeout wait for a running start, pause or resume, and then
+// succeed.
 func TestAskedMeanwhile(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		// during has a call of the node wait until release is called.
+		// during blocks saves and starts on the Node until release is called.
 		during := func(move func()) (release func()) {
 			gate := make(chan struct{})
 			w.nodes.fail(func(f *faults) { f.onSave = func(context.Context, sandbox.SaveRequest) error { <-gate; return nil } })
@@ -856,8 +860,8 @@ func TestAskedMeanwhile(t *testing.T) {
 	})
 }
 
-// What a client is told of a time that was over is how long it was, and only of what
-// it asked for: a wait inside of that says so itself.
+// A resume that times out says how long it took. A timeout of one of its steps keeps the
+// error of that step.
 func TestHowLongAResumeTook(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})

@@ -21,8 +21,7 @@ func (w *world) export(id string) []byte {
 	return file.Bytes()
 }
 
-// A Snapshot becomes a file, and the file a Snapshot of whoever has it, from
-// which Sandboxes start.
+// Any Tenant can import an exported Snapshot and start Sandboxes from it.
 func TestExportAndImport(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{Env: map[string]string{"A": "1"}, Network: sandbox.NetworkNone, User: "user"})
@@ -69,15 +68,15 @@ func TestExportAndImport(t *testing.T) {
 		if err != nil || !slices.Equal(w.imported.kept, []string{"t " + first.Template + " base"}) {
 			t.Errorf("imported with its image: %+v, %v, kept %v", with, err, w.imported.kept)
 		}
-		again := w.export(named.ID) // what was imported is exported as any
+		again := w.export(named.ID) // an imported Snapshot is exported like any other
 		if _, err := w.m.ImportSnapshot(t.Context(), "t", sandbox.ImportRequest{}, bytes.NewReader(again)); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// An image that comes with a Snapshot is bounded: where there is no room nothing is
-// received, and where it turns out too large both go.
+// An image imported with a Snapshot counts against the quota. A full quota refuses the
+// import at its start. An image that turns out too large is deleted with its Snapshot.
 func TestImportWithAnImageBeyondTheQuota(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -151,8 +150,7 @@ func TestExportRefused(t *testing.T) {
 	})
 }
 
-// Whatever goes wrong with an import, nothing is left of it, neither record nor
-// bytes.
+// A failed import leaves neither record nor bytes.
 func TestImportLeavesNothing(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -192,7 +190,7 @@ func TestImportLeavesNothing(t *testing.T) {
 	})
 }
 
-// A request that must take effect once imports once, whoever died meanwhile.
+// A repeated import with the same ID takes effect once, also after a crash.
 func TestImportTakesEffectOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -209,7 +207,7 @@ func TestImportTakesEffectOnce(t *testing.T) {
 		if _, err := w.m.ImportSnapshot(t.Context(), "other", req, bytes.NewReader(file)); sandbox.CodeOf(err) != sandbox.Conflict {
 			t.Errorf("another tenant's: %v", err)
 		}
-		// A process that died left a record without bytes.
+		// A crashed process left a record without bytes.
 		dead := sandbox.Snapshot{
 			ID: sandbox.NewSnapshotID(), Tenant: "t", SandboxID: sandbox.NewSandboxID(), Kept: true, State: sandbox.SnapshotSaving,
 			CreatedAt: time.Now(), Node: local, Template: "base", Image: first.Image, Shape: first.Shape, Limits: first.Limits, Timeline: 1,
@@ -226,7 +224,7 @@ func TestImportTakesEffectOnce(t *testing.T) {
 	})
 }
 
-// The client's failure is what the import tells.
+// An import whose client fails returns the client's error.
 func TestImportOfAClientThatFails(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()

@@ -56,7 +56,7 @@ func TestReconcileStopsWhatNobodyOwns(t *testing.T) {
 	})
 }
 
-// A reconcile beside creates and ends under way leaves both alone.
+// A reconcile does not disturb concurrent creates and ends.
 func TestReconcileBesideTraffic(t *testing.T) {
 	w := newWorld(t)
 	defer w.close()
@@ -115,14 +115,14 @@ func TestReconcileOfALostNode(t *testing.T) {
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseNodeLost {
 			t.Errorf("after the lease: %+v", r)
 		}
-		// The Node comes back with the Boot: it is nobody's.
+		// The Node comes back with the Boot, which no record owns any more.
 		w.nodes.setAway("a", false)
 		w.pass(5 * time.Minute)
 		w.consistent()
 	})
 }
 
-// The record of a Node goes a day after its Lease, once nothing is on it.
+// The record of an empty Node is deleted a day after its lease ended.
 func TestReconcileRetiresNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
@@ -152,10 +152,10 @@ func TestReconcileRetiresNodes(t *testing.T) {
 	})
 }
 
-// A mortal is a process that dies at its nth call to the world: before the call
-// is made, or after it, without learning the answer. From then on nothing that
-// it does reaches the world. With takeover it does not die, and another process leads from
-// before that call on: then the Store and the Nodes refuse it.
+// A mortal is a process that crashes at its nth call: before the call, or after it without
+// receiving the answer. Its later calls have no effect. With takeover it does not crash.
+// Instead another process becomes leader before the nth call, and from then on the Store
+// and the Nodes refuse this one.
 type mortal struct {
 	sandbox.Store
 	ports
@@ -197,8 +197,8 @@ func call[T any](m *mortal, do func() (T, error)) (T, error) {
 	return zero, errDead
 }
 
-// callNode is call for a Node: it refuses former leaders by itself, as a Store under a
-// leader does.
+// callNode is call for a Node, which refuses former leaders as a Store under a leader
+// does.
 func callNode[T any](m *mortal, do func() (T, error)) (T, error) {
 	return call(m, func() (T, error) {
 		m.mu.Lock()
@@ -340,14 +340,14 @@ func (n mortalNodes) Boots(ctx context.Context, node string) ([]sandbox.BoundBoo
 	return n.m.Boots(ctx, node)
 }
 
-// mortalManager returns a Manager that dies at its nth call.
+// mortalManager returns a Manager that crashes at its nth call.
 func (w *world) mortalManager(n int, after bool) (*session.Manager, *mortal) {
 	m := &mortal{Store: w.store, ports: w.nodes, left: n, after: after}
 	return w.manager(mortalStore{w.store, m}, mortalNodes{w.nodes, m}), m
 }
 
-// A crash at any step of what changes a State leaves nothing that a
-// fresh Manager over the same Store does not finish or undo.
+// A process crashes at any step of a state change. A fresh Manager over the same Store
+// finishes or undoes the change.
 func TestCrashAtEveryStep(t *testing.T) {
 	for _, op := range changes {
 		for _, after := range []bool{false, true} {
@@ -434,7 +434,7 @@ var changes = []struct {
 	}},
 }
 
-// crashAt reports whether the operation has such a step.
+// crashAt crashes at one step. It reports whether the operation has that step.
 func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*session.Manager, sandbox.Sandbox) error) bool {
 	died := false
 	synctest.Test(t, func(t *testing.T) {
@@ -451,9 +451,10 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 		}
 		first, m := w.mortalManager(step, after)
 		err := do(first, sb)
-		synctest.Wait() // what comes after the answer dies too
+		synctest.Wait() // the crash also cuts off work after the answer
 		died = m.dead
-		// Once the state is safe, or its deletion recorded, the rest may come later.
+		// Once the state is saved, or its deletion recorded, the rest may come after the
+		// answer.
 		later := slices.Contains([]string{"pause", "snapshot", "delete of a snapshot", "loss of one with a checkpoint"}, name)
 		if died && err == nil && !later {
 			t.Errorf("step %d: the operation succeeded in a dead process", step)
@@ -478,8 +479,8 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 	return died
 }
 
-// fillsQuota fails the test unless as many Sandboxes as a quota leaves room for
-// can be created, and no more; afterwards there is none.
+// fillsQuota fails the test unless exactly as many Sandboxes can be created as a quota
+// allows. It ends them and removes the quota afterwards.
 func (w *world) fillsQuota(step int) {
 	w.t.Helper()
 	const most = 6
@@ -514,8 +515,8 @@ func (w *world) fillsQuota(step int) {
 	}
 }
 
-// ready brings sb to where an operation finds it: its memory holds "first" in
-// the Snapshot of that name, and "now".
+// ready prepares sb for an operation. It saves the memory "first" under that name or
+// pauses sb if the operation needs it. The memory is "now" afterwards.
 func (w *world) ready(name string, sb sandbox.Sandbox) sandbox.Sandbox {
 	w.t.Helper()
 	w.nodes.remember(sb, "first")
@@ -533,8 +534,8 @@ func (w *world) ready(name string, sb sandbox.Sandbox) sandbox.Sandbox {
 	return w.record(sb.ID)
 }
 
-// remembers fails the test unless sb lives on with its memory, whatever became
-// of an operation that must not lose it; resuming it if it is paused.
+// remembers resumes sb and fails the test unless sb has kept its memory. An operation that
+// must not lose the memory may have failed.
 func (w *world) remembers(name string, step int, sb sandbox.Sandbox, done bool) {
 	w.t.Helper()
 	want := map[string][]string{
@@ -556,8 +557,8 @@ func (w *world) remembers(name string, step int, sb sandbox.Sandbox, done bool) 
 	w.consistent()
 }
 
-// Random operations, faults and crashes: whatever happens, moves are legal
-// (checkedStore), and after a reconcile records and Boots agree.
+// Random operations, faults and crashes make only legal transitions (checkedStore). After
+// a reconcile, records and Boots agree.
 func TestRandomLives(t *testing.T) {
 	for seed := range uint64(16) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -585,7 +586,7 @@ func randomLife(t *testing.T, r *rand.Rand) {
 	var ids []string
 	ctx := t.Context()
 	for range 60 {
-		synctest.Wait() // what was paused lets go of its boot
+		synctest.Wait() // paused Sandboxes release their Boots
 		w.nodes.fail(func(f *faults) {
 			*f = faults{
 				onStart:  func(context.Context, string, sandbox.StartRequest) error { return fault() },
@@ -665,7 +666,7 @@ func randomLife(t *testing.T, r *rand.Rand) {
 	}
 	w.nodes.mend()
 	w.run()
-	// Deadlines are at whole seconds: half a second after one nothing is under way.
+	// Deadlines are at whole seconds, so nothing is in progress half a second after one.
 	w.pass(2*time.Minute + time.Second/2)
 	w.consistent()
 	w.pass(time.Hour)

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
-// keeps checks which Snapshots a Tenant has, once all is quiet.
+// keeps checks which Snapshots a Tenant has, once background work is done.
 func (w *world) keeps(tenant sandbox.TenantID, wanted ...sandbox.Snapshot) {
 	w.t.Helper()
 	synctest.Wait()
@@ -34,8 +34,8 @@ func (w *world) keeps(tenant sandbox.TenantID, wanted ...sandbox.Snapshot) {
 	}
 }
 
-// Snapshots go as the Retention says, when one is taken and with time, and never
-// one that a Sandbox refers to.
+// Retention deletes Snapshots when a new one is taken and when they age, but never one
+// that a Sandbox refers to.
 func TestRetention(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -64,7 +64,7 @@ func TestRetention(t *testing.T) {
 		w.pass(time.Hour)
 		w.keeps("t", first, final)
 		w.pass(2 * time.Hour)
-		w.keeps("t", first, final) // Sandboxes that run came from them
+		w.keeps("t", first, final) // running Sandboxes refer to them
 		for _, id := range []string{sb.ID, paused.ID} {
 			if _, err := w.m.End(t.Context(), "t", id, sandbox.CauseReleased); err != nil {
 				t.Fatal(err)
@@ -75,8 +75,8 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// What builds keep of their steps is in no list but its own, goes when it was not
-// used for long, and never from under a Sandbox.
+// A build layer is only in the list of layers, and is deleted once it was unused for
+// LayerLife.
 func TestLayers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -111,7 +111,7 @@ func TestLayers(t *testing.T) {
 			}
 		}
 		first, again, second := take("a"), take("a"), take("b")
-		has(again, second) // the first was made again
+		has(again, second) // the second layer "a" replaced the first
 		w.keeps("t")
 		if all, err := w.m.History(t.Context(), "t", builder.ID); err != nil || len(all) != 0 {
 			t.Errorf("the history has %v, %v", all, err)
@@ -137,7 +137,7 @@ func TestLayers(t *testing.T) {
 	})
 }
 
-// Layers beyond the room for them go.
+// Only the newest MaxLayers layers are kept.
 func TestLayersAreBounded(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -192,8 +192,8 @@ func TestSnapshotQuota(t *testing.T) {
 	})
 }
 
-// Of many that are taken at once so many stay as there is room for, to the byte,
-// and of the others nothing is left.
+// Of concurrent Snapshots exactly as many succeed as the quota allows, to the byte. The
+// others leave nothing.
 func TestSnapshotQuotaOfMany(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		const room, callers = 7, 100

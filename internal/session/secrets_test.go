@@ -33,7 +33,7 @@ func TestSecretsOfSandboxes(t *testing.T) {
 			t.Errorf("recorded %s", r.Secrets)
 		}
 
-		// Another value is told, and its end too.
+		// The Boot receives a changed value, and the deletion of a Secret.
 		w.secrets.Store("t A", sandbox.OpenSecret{Value: "two"})
 		if err := w.m.SecretChanged(t.Context(), "t", "A"); err != nil {
 			t.Fatal(err)
@@ -51,7 +51,8 @@ func TestSecretsOfSandboxes(t *testing.T) {
 			t.Errorf("after its end it was told %#v, %v", w.told(sb).Secrets, err)
 		}
 
-		// What is not there cannot be asked for; what was there is no reason not to go on.
+		// A missing Secret cannot be requested. A Sandbox whose Secret was deleted can
+		// still be changed.
 		for what, err := range map[string]error{
 			"create":           codetest.ErrOf(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: a})),
 			"another tenant's": codetest.ErrOf(w.m.Create(t.Context(), "x", sandbox.CreateRequest{Secrets: a})),
@@ -68,7 +69,7 @@ func TestSecretsOfSandboxes(t *testing.T) {
 	})
 }
 
-// A header without a Secret is told as it is, also where there are no Secrets.
+// A header without a Secret is passed on unchanged, also if no Secrets exist.
 func TestHeadersWithoutSecrets(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{Secrets: uses(t, sandbox.SecretUse{Host: "a.example", Header: "X-A", Format: "plain {value}"})})
@@ -80,8 +81,7 @@ func TestHeadersWithoutSecrets(t *testing.T) {
 	})
 }
 
-// A Secret is sent to its hosts and nowhere else, also when they change while a
-// Sandbox uses it.
+// A Secret is sent only to its hosts, also when they change while a Sandbox uses it.
 func TestHostsOfSecrets(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.secrets.Store("t A", sandbox.OpenSecret{Value: "one", Hosts: sandbox.SecretHosts{"a.example"}})
@@ -94,8 +94,8 @@ func TestHostsOfSecrets(t *testing.T) {
 		}
 		codetest.Want(t, "create for another", codetest.ErrOf(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("b.example")})), sandbox.Denied)
 		codetest.Want(t, "change to another", codetest.ErrOf(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(at("b.example"))})), sandbox.Denied)
-		// All below a name needs all of it allowed. What a host is left without it does
-		// not get from there instead.
+		// A wildcard host needs a Secret that is allowed for the whole wildcard. A host
+		// that loses its own Secret does not get the wildcard's instead.
 		codetest.Want(t, "create for all below", codetest.ErrOf(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("*.example")})), sandbox.Denied)
 		w.secrets.Store("t B", sandbox.OpenSecret{Value: "below", Hosts: sandbox.SecretHosts{"*.example"}})
 		below := uses(t, sandbox.SecretUse{Secret: "A", Host: "a.example", Header: "X-A"}, sandbox.SecretUse{Secret: "B", Host: "*.example", Header: "X-B"})

@@ -55,7 +55,7 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// Services that are open to all ask for no token, in copies too.
+// A Sandbox with open services has no access token, and neither has a fork of it.
 func TestOpenServicesHaveNoToken(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var got []string
@@ -75,8 +75,8 @@ func TestOpenServicesHaveNoToken(t *testing.T) {
 	})
 }
 
-// A create that is told to come back later uses up nothing of the rate of creates;
-// one that its owner ends, or that fails, does.
+// A create refused with a retry time does not count against the create rate. A create that
+// fails otherwise, or that its owner ends, does.
 func TestRefusedCreatesDoNotCount(t *testing.T) {
 	busy := func(code sandbox.Code, retryAfter time.Duration) error {
 		return &sandbox.Error{Code: code, Detail: "no", RetryAfter: retryAfter}
@@ -153,15 +153,14 @@ func TestCreateTriesTheNextNode(t *testing.T) {
 	})
 }
 
-// A create that fails, however it fails, leaves nothing but a Certificate, and
-// frees the name.
+// A failed create leaves only a termination record and frees the name.
 func TestCreateThatFails(t *testing.T) {
 	broken := sandbox.Errorf(sandbox.Internal, "broken")
 	hang := func(ctx context.Context, _ string, _ sandbox.StartRequest) error { <-ctx.Done(); return ctx.Err() }
 	for _, tt := range []struct {
 		name  string
 		spoil func(w *world)
-		give  time.Duration // the client leaves; zero: it does not
+		give  time.Duration // how long the client waits; zero: no limit
 		want  error
 	}{
 		{"the node fails", func(w *world) {
@@ -271,7 +270,7 @@ func TestConcurrentEnds(t *testing.T) {
 	})
 }
 
-// Once it is decided, an end is made although the client leaves.
+// An end that has begun completes although its client leaves.
 func TestEndGoesOnWithoutItsClient(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -312,7 +311,7 @@ func TestEndOfAStartingOne(t *testing.T) {
 	})
 }
 
-// An end that the Node does not make is made later, by Run or by the next End.
+// Run or the next End completes an end that failed at the Node.
 func TestEndThatFails(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -350,7 +349,7 @@ func TestEndAll(t *testing.T) {
 	})
 }
 
-// What runs on another host is left alone.
+// EndAll of one host leaves Sandboxes on other hosts running.
 func TestEndAllOfOneHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
@@ -377,8 +376,7 @@ func TestEndAllOfOneHost(t *testing.T) {
 	})
 }
 
-// A quota of session length bounds how long a Sandbox runs at a time, and a resume
-// begins anew.
+// The session length quota bounds each run of a Sandbox. A resume starts a new run.
 func TestSessionLength(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -401,7 +399,7 @@ func TestSessionLength(t *testing.T) {
 		if r := w.record(sb.ID); r.State != sandbox.Paused {
 			t.Fatalf("after an hour it is %s", r.State)
 		}
-		if _, err := w.m.SetTimeout(t.Context(), "t", sb.ID, 2*time.Hour); err != nil { // it begins when it resumes
+		if _, err := w.m.SetTimeout(t.Context(), "t", sb.ID, 2*time.Hour); err != nil { // it applies from the next resume
 			t.Error(err)
 		}
 		if r, err := w.m.Resume(t.Context(), "t", sb.ID); err != nil || !r.Deadline.Equal(time.Now().Add(time.Hour)) {
@@ -413,8 +411,7 @@ func TestSessionLength(t *testing.T) {
 	})
 }
 
-// A quota of bandwidth is the most that may be asked for, and what there is
-// otherwise.
+// The bandwidth quota is the maximum that a request may ask for, and the default.
 func TestBandwidthQuota(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{Bandwidth: 10 * sandbox.Megabit}); err != nil {
@@ -525,7 +522,7 @@ func TestManyDeadlinesAtOnce(t *testing.T) {
 		w.nodes.fail(func(f *faults) {
 			f.onStop = func(context.Context, string) error { time.Sleep(50 * time.Millisecond); return nil }
 		})
-		w.pass(time.Hour) // nobody is there to end them: the server was away
+		w.pass(time.Hour) // past all deadlines while the server is down
 		w.run()
 		w.pass(5 * time.Second)
 		if n, err := w.m.Counts(t.Context(), "t"); err != nil || len(n) != 0 {
@@ -534,8 +531,8 @@ func TestManyDeadlinesAtOnce(t *testing.T) {
 	})
 }
 
-// A deadline that finds its Node away is not tried in a hot loop, and the end is
-// made once the Node is back.
+// An end at a deadline is not retried in a hot loop while the Node is away, and completes
+// once the Node is back.
 func TestDeadlineWithTheNodeAway(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -569,7 +566,7 @@ func TestCertificatesAreDeleted(t *testing.T) {
 	})
 }
 
-// What was refused is forgotten soon, unlike what ended otherwise.
+// The record of a refused create is deleted sooner than those of other ended Sandboxes.
 func TestRefusedCreatesAreDeletedSoon(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()

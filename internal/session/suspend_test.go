@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// hold suspends a Tenant, or has it go on.
+// hold suspends or reactivates a Tenant.
 func (w *world) hold(id sandbox.TenantID, suspended bool) {
 	w.t.Helper()
 	change := sandbox.TenantChange{State: ptr(sandbox.TenantActive)}
@@ -23,7 +23,7 @@ func (w *world) hold(id sandbox.TenantID, suspended bool) {
 	}
 }
 
-// almostOver has the time of paused Sandboxes end in a minute.
+// almostOver moves the deadlines of Sandboxes to one minute from now.
 func (w *world) almostOver(ids ...string) {
 	w.t.Helper()
 	for _, id := range ids {
@@ -45,7 +45,7 @@ func TestSuspendedTenantsArePaused(t *testing.T) {
 		w.nodes.remember(first, "x")
 		w.hold("t", true)
 		w.pass(2 * suspensionsEvery)
-		late := w.create("t", sandbox.CreateRequest{Timeout: time.Hour}) // as one that was let in just before
+		late := w.create("t", sandbox.CreateRequest{Timeout: time.Hour}) // like a create admitted just before the suspension
 		w.pass(2 * suspensionsEvery)
 		for _, sb := range []sandbox.Sandbox{first, below, late} {
 			if got := w.record(sb.ID); got.State != sandbox.Paused || got.StayPaused {
@@ -55,7 +55,7 @@ func TestSuspendedTenantsArePaused(t *testing.T) {
 		if got := w.record(other.ID); got.State != sandbox.Running {
 			t.Errorf("another tenant's is %s", got.State)
 		}
-		// However long it takes, nothing is lost.
+		// Deadlines do not end Sandboxes of a suspended Tenant.
 		w.almostOver(first.ID, late.ID)
 		w.pass(time.Hour)
 		w.hold("t", false)
@@ -79,8 +79,8 @@ func TestSuspendedTenantsArePaused(t *testing.T) {
 	})
 }
 
-// What cannot be paused ends: at once where the Engine never could, and else
-// after some attempts.
+// A suspended Tenant's Sandbox that cannot be paused ends: at once if the Engine does not
+// support pauses, otherwise after several attempts.
 func TestSuspendedTenantsThatCannotPause(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error

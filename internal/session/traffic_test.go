@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
-// Who has sent as much as the quota lets loses the network, until there is room.
+// A Tenant that has used up its egress quota loses the network until the quota has room
+// again.
 func TestEgressQuota(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -49,8 +50,8 @@ func TestEgressQuota(t *testing.T) {
 	})
 }
 
-// What a Boot carried is counted for its Sandbox's owner, each byte once, also
-// what it carried until its end.
+// Traffic of a Boot is counted once for the Sandbox's owner, including traffic reported
+// after its end.
 func TestTraffic(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -84,13 +85,13 @@ func TestTraffic(t *testing.T) {
 	})
 }
 
-// What network policies refused is told, each refusal once.
+// Each refusal by a network policy is reported once.
 func TestRefusalsAreTold(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
 		sb := w.create("t", sandbox.CreateRequest{})
 		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
-		w.pass(time.Minute) // what is there at the first count is not told
+		w.pass(time.Minute) // refusals before the first count are not reported
 		for _, refused := range []int64{3, 3, 10} {
 			w.nodes.carry(sandbox.BootTraffic{BootRef: boot, Traffic: sandbox.Traffic{Refused: refused}})
 			w.pass(time.Minute)
@@ -106,8 +107,8 @@ func TestRefusalsAreTold(t *testing.T) {
 	})
 }
 
-// A Node that does not answer keeps neither traffic nor Boots of other Nodes from being
-// seen, and delays them by its own silence alone.
+// Silent Nodes do not block the traffic counts and the reconciling of other Nodes. Three
+// of them delay a reconcile by no more than one timeout.
 func TestSilentNodesDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b", "c", "d")

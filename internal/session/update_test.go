@@ -24,7 +24,7 @@ func (w *world) update(key string, c sandbox.Change) sandbox.Sandbox {
 	return sb
 }
 
-// told is what the Boot of sb was told last.
+// told returns the last Binding that the Boot of sb received.
 func (w *world) told(sb sandbox.Sandbox) sandbox.Binding {
 	w.nodes.mu.Lock()
 	defer w.nodes.mu.Unlock()
@@ -54,7 +54,7 @@ func TestUpdate(t *testing.T) {
 		if r := w.record(sb.ID); !reflect.DeepEqual(r, got) || r.Limits != want.Limits || r.Name != "site" {
 			t.Errorf("record %+v, returned %+v", r, got)
 		}
-		// Links, and those who start from a Snapshot, get what is enforced.
+		// The record keeps the requested policy. Boots and Snapshots get the enforced one.
 		const asked, enforced = `{"mode":"public","deny":["1.1.1.1"],"internet":true}`, `{"mode":"public","deny":["1.1.1.1"]}`
 		if got := w.update("site", sandbox.Change{Network: ptr(sandbox.NetworkPolicy(asked))}); got.Network != asked || w.told(sb).Network != enforced {
 			t.Errorf("recorded %s, told %s", got.Network, w.told(sb).Network)
@@ -66,8 +66,8 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
-// A change that the Boot does not take leaves the record as it was, and the Boot
-// is told that, also when it took a part.
+// A change that the Boot refuses leaves the record unchanged. The Boot gets the recorded
+// settings again, in case it applied a part.
 func TestUpdateTakenBack(t *testing.T) {
 	for name, fails := range map[string]error{
 		"in use":    sandbox.Errorf(sandbox.Conflict, "memory is in use"),
@@ -106,7 +106,7 @@ func TestUpdateTakenBack(t *testing.T) {
 	}
 }
 
-// A change that a crash cut between record and Boot is finished.
+// Reconcile completes a change that a crash interrupted between record and Boot.
 func TestUpdateAfterCrash(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -127,7 +127,7 @@ func TestUpdateAfterCrash(t *testing.T) {
 	})
 }
 
-// A Boot that does not take its change holds up neither its end nor others.
+// A Boot that does not answer a change delays neither its own end nor other Sandboxes.
 func TestSilentBootHoldsUpNobody(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.nodes.fail(func(f *faults) {
@@ -203,7 +203,7 @@ func TestTouch(t *testing.T) {
 	})
 }
 
-// Of many who ask at once one creates, and all have the same.
+// Of concurrent Ensures one creates the Sandbox, and all return it.
 func TestEnsureAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.nodes.fail(func(f *faults) {

@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// charged checks for how long a Sandbox was charged for.
+// charged checks the running time that was charged for a Sandbox.
 func (w *world) charged(what, id string, want time.Duration) {
 	w.t.Helper()
 	day := sandbox.DayOf(time.Now())
@@ -26,8 +26,8 @@ func (w *world) charged(what, id string, want time.Duration) {
 	}
 }
 
-// A Sandbox is charged for while it runs: through crashes of the session manager,
-// not while it is paused, and a lost one until it was last seen.
+// A Sandbox is charged for while it runs, also across a crash of the session manager, but
+// not while it is paused.
 func TestUsageIsExact(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
@@ -62,7 +62,7 @@ func TestUsageOfLostBoots(t *testing.T) {
 		w.pass(10 * time.Second)
 		end := w.nodes.lose(local, told.Boot.ID, sandbox.CauseOOM)
 		w.nodes.lose(local, found.Boot.ID, "")
-		w.pass(time.Hour) // nobody is there to hear of it
+		w.pass(time.Hour) // no report arrives meanwhile
 		if err := w.m.BootEnded(t.Context(), end); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestUsageOfLostBoots(t *testing.T) {
 	})
 }
 
-// What is paused and resumed at once by many is charged for as if by one.
+// Concurrent pauses and reconciles charge a Sandbox once.
 func TestUsageOfMovesAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})

@@ -58,7 +58,7 @@ func (n *nodes) ListVolumes(_ context.Context, node string) ([]sandbox.VolumeUse
 	return uses, nil
 }
 
-// checkVolumes returns why a Boot cannot have the Volumes of its Binding.
+// checkVolumes returns an error if a Boot cannot mount the Volumes of its Binding.
 func (n *nodes) checkVolumes(node string, b sandbox.Binding) error {
 	var mounts []sandbox.VolumeMount
 	for _, v := range b.Volumes {
@@ -70,7 +70,7 @@ func (n *nodes) checkVolumes(node string, b sandbox.Binding) error {
 	return sandbox.CheckVolumeMounts(mounts)
 }
 
-// mounted is the Volume that the Boot of sb has at a path; empty: none.
+// mounted returns the Volume that the Boot of sb has at a path; empty: none.
 func (n *nodes) mounted(sb sandbox.Sandbox, path string) string {
 	for _, b := range n.told[sb.Boot.ID].Volumes {
 		if _, there := n.volumes[sb.Boot.Node][b.ID]; b.Path == path && there {
@@ -80,7 +80,7 @@ func (n *nodes) mounted(sb sandbox.Sandbox, path string) string {
 	return ""
 }
 
-// writeFile and readFile are what a program in sb does to a Volume.
+// writeFile and readFile access a mounted Volume like a program in sb.
 func (n *nodes) writeFile(sb sandbox.Sandbox, path, text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +97,7 @@ func (n *nodes) readFile(sb sandbox.Sandbox, path string) string {
 	return n.files[id]
 }
 
-// consistentVolumes compares Volumes with what the Nodes have.
+// consistentVolumes compares the recorded Volumes with those on the Nodes.
 func (w *world) consistentVolumes() {
 	w.t.Helper()
 	if left, err := w.store.VolumesLeft(w.t.Context()); err != nil || len(left) != 0 {
@@ -133,8 +133,7 @@ func (w *world) volume(name string) sandbox.Volume {
 	return v
 }
 
-// A request that must take effect once makes one Volume, also when the process
-// that carried it out died.
+// A repeated create with the same ID makes one Volume, also after a crash.
 func TestVolumeOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		req := sandbox.VolumeRequest{ID: sandbox.NewVolumeID(), Name: "data"}
@@ -156,8 +155,7 @@ func TestVolumeOnce(t *testing.T) {
 	})
 }
 
-// What could not be made or deleted is gone in the end, whatever the Node did and
-// whenever it comes back.
+// Reconcile deletes a Volume whose create or delete failed at the Node.
 func TestVolumeUndone(t *testing.T) {
 	lost := sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
 	in(t, func(t *testing.T, w *world) {
@@ -180,7 +178,7 @@ func TestVolumeUndone(t *testing.T) {
 		if _, err := w.store.InsertVolume(t.Context(), died); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.m.Reconcile(t.Context()); err != nil { // what it meets is not the manager's failure
+		if err := w.m.Reconcile(t.Context()); err != nil { // a failure at the Node is not the Manager's
 			t.Error(err)
 		}
 		if left, err := w.store.VolumesLeft(t.Context()); err != nil || len(left) != 3 {
@@ -217,7 +215,7 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		sb, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: ask})
 		has("a new one", sb, err)
 
-		// They are fixed.
+		// The mounts of a Sandbox are fixed.
 		for what, volumes := range map[string][]sandbox.VolumeMount{
 			"none": nil, "one less": ask[:1], "others": {{Volume: "b", Path: "/data"}, {Volume: "a", Path: "/mnt/b"}}, "twice the same": {ask[0], ask[0]},
 		} {
@@ -226,7 +224,7 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		sb, err = w.m.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &[]sandbox.VolumeMount{mounts[1], ask[0]}, Env: map[string]*string{"A": ptr("1")}})
 		has("one that is changed", sb, err)
 
-		// They come back, and copies have them.
+		// Mounts survive a pause and a rollback, and forks have them.
 		_, err = w.m.Pause(ctx, "t", sb.ID, false)
 		if err != nil {
 			t.Fatal(err)
@@ -258,7 +256,7 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		}
 		codetest.Want(t, "another tenant's", codetest.ErrOf(w.m.Create(ctx, "x", sandbox.CreateRequest{Volumes: ask})), sandbox.Invalid)
 
-		// One stays for as long as any has it.
+		// A Volume stays while any Sandbox mounts it.
 		for _, id := range []string{sb.ID, fork.ID, from.ID} {
 			codetest.Want(t, "a delete while one has it", codetest.ErrOf(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
 			if _, err := w.m.End(ctx, "t", id, sandbox.CauseReleased); err != nil {
@@ -272,13 +270,13 @@ func TestVolumesOfSandboxes(t *testing.T) {
 		if codetest.Want(t, "one from a snapshot whose volume is gone", err, sandbox.Conflict); !strings.Contains(err.Error(), "the volume a (") {
 			t.Errorf("it hears %v", err)
 		}
-		if err := w.m.Reconcile(ctx); err != nil { // which sweeps what pauses and forks saved
+		if err := w.m.Reconcile(ctx); err != nil { // which deletes the states that pauses and forks saved
 			t.Error(err)
 		}
 	})
 }
 
-// A Sandbox runs where its Volumes are, and nowhere else.
+// A Sandbox runs only on the Node of its Volumes.
 func TestVolumesAreOnANode(t *testing.T) {
 	w := newWorld(t, "n1", "n2")
 	defer w.close()
@@ -302,7 +300,7 @@ func TestVolumesAreOnANode(t *testing.T) {
 	codetest.Want(t, "a node that is away", codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both[:1]})), sandbox.Unavailable)
 }
 
-// Whoever counts is told of each volume, and of those that a quota refuses.
+// OnTransition reports each created Volume and each one that exceeds the quota.
 func TestVolumesAreTold(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var told []string

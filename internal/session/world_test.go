@@ -23,8 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A hundred, which is what rapid does, take longer than all other tests. What
-	// failed is in the log.
+	// rapid's default of 100 checks takes longer than all other tests. Failures are in the
+	// log.
 	for name, value := range map[string]string{"rapid.checks": "15", "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
@@ -36,14 +36,14 @@ func TestMain(m *testing.M) {
 // layerRoom is Config.LayerBytes of worlds.
 const layerRoom = 1 << 30
 
-// ports are those of Nodes that a Manager takes.
+// ports are the Node ports that a Manager needs.
 type ports interface {
 	sandbox.NodeBoots
 	sandbox.NodeSaves
 	sandbox.NodeVolumes
 }
 
-// nodes is the Nodes of a Manager in memory: what runs, and how it fails.
+// nodes are a Manager's Nodes in memory: their Boots, and faults of their calls.
 type nodes struct {
 	mu    sync.Mutex
 	boots map[string]map[string]sandbox.BoundBoot // by node, by Boot ID
@@ -51,14 +51,13 @@ type nodes struct {
 	away  map[string]bool                         // nodes that do not answer
 	told  map[string]sandbox.Binding              // by Boot ID
 	pool  bool                                    // Boots come from a Pool, with names of their own
-	// What is saved, by node and Snapshot; what a Boot holds in memory, and
-	// whether it stands still, by Boot ID.
+	// saved is by node and Snapshot; memory and frozen are by Boot ID.
 	saved   map[string]map[string]savedBoot
 	memory  map[string]string
 	frozen  map[string]bool
 	traffic []sandbox.BootTraffic
 	volumes map[string]map[string]sandbox.VolumeSpec // by node and ID
-	files   map[string]string                        // what each Volume holds, by ID
+	files   map[string]string                        // content of each Volume, by ID
 	faults  faults
 }
 
@@ -70,23 +69,23 @@ type savedBoot struct {
 // savedImage is the image of every Boot.
 const savedImage = "sha256:base"
 
-// faults is how calls fail. The Manager asks Nodes from goroutines of its own as soon
-// as it runs, so a test changes it by fail.
+// faults make calls fail. A Manager that runs calls Nodes from its own goroutines, so a
+// test changes faults by fail.
 type faults struct {
-	// onStart and onStop run first; their error fails the call. bound runs
-	// after a Boot is bound; its error loses the answer.
+	// onStart and onStop run first; their error fails the call. onBound runs after a Boot
+	// is bound; its error loses the answer.
 	onStart func(ctx context.Context, node string, req sandbox.StartRequest) error
 	onBound func(req sandbox.StartRequest) error
 	onStop  func(ctx context.Context, bootID string) error
 	// onUpdate runs before a Boot takes a change; its error fails the call.
 	onUpdate func(ctx context.Context, b sandbox.Binding) error
-	// onSave, onThaw and onDelete run first; their error fails the call. saved
-	// runs after a Boot is saved; its error loses the answer.
+	// onSave, onThaw and onDelete run first; their error fails the call. onSaved runs
+	// after a Boot is saved; its error loses the answer.
 	onSave   func(ctx context.Context, r sandbox.SaveRequest) error
 	onSaved  func(r sandbox.SaveRequest) error
 	onThaw   func(ctx context.Context, boot sandbox.BootRef) error
 	onDelete func(ctx context.Context, snapshot string) error
-	// onImport runs once all is read; its error fails the call.
+	// onImport runs once everything is read; its error fails the call.
 	onImport func(snapshot string) error
 	// onVolume runs after a Volume is made; its error loses the answer. onNoVolume
 	// runs before one is deleted; its error fails the call.
@@ -124,7 +123,7 @@ func (n *nodes) setAway(node string, away bool) {
 	n.away[node] = away
 }
 
-// present returns the faults of this moment.
+// present returns the current faults.
 func (n *nodes) present() faults {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -200,7 +199,7 @@ func (n *nodes) ownedBy(node, sandboxID string) (sandbox.BoundBoot, bool) {
 	return sandbox.BoundBoot{}, false
 }
 
-// check returns why a Boot is not the one that is named.
+// check returns an error unless a Boot is the current one of its Sandbox.
 func (n *nodes) check(node string, boot sandbox.BootRef) error {
 	switch b, ok := n.ownedBy(node, boot.SandboxID); {
 	case !ok || b.Tenant != boot.Tenant:
@@ -211,7 +210,7 @@ func (n *nodes) check(node string, boot sandbox.BootRef) error {
 	return nil
 }
 
-// checkSaved returns Invalid for what names no Snapshot.
+// checkSaved returns Invalid unless all names are Snapshot IDs.
 func checkSaved(names ...string) error {
 	for _, name := range names {
 		if !sandbox.ValidSnapshotID(name) {
@@ -370,7 +369,7 @@ func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool
 	return err
 }
 
-// exportedMemory is before the memory in what is exported.
+// exportedMemory precedes the memory in an exported file.
 const exportedMemory = "memory: "
 
 func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID, snapshot, _ string, r io.Reader) (sandbox.Saved, error) {
@@ -400,7 +399,7 @@ func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID
 	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
 }
 
-// remember has a Boot keep a value in its memory; recall asks it for that.
+// remember puts a value into a Boot's memory; recall returns it.
 func (n *nodes) remember(sb sandbox.Sandbox, value string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -413,7 +412,7 @@ func (n *nodes) recall(sb sandbox.Sandbox) string {
 	return n.memory[sb.Boot.ID]
 }
 
-// kept returns the IDs of all that is saved.
+// kept returns the IDs of all saved states.
 func (n *nodes) kept() map[string]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -451,7 +450,7 @@ func (n *nodes) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, er
 	return all, nil
 }
 
-// Traffic is what a test says that Boots carried.
+// Traffic returns the traffic that carry has set.
 func (n *nodes) Traffic(ctx context.Context, node string) ([]sandbox.BootTraffic, error) {
 	if onList := n.present().onList; onList != nil {
 		if err := onList(ctx, node); err != nil {
@@ -510,8 +509,7 @@ func (images) Resolve(_ context.Context, _ sandbox.TenantID, template string) (s
 	return savedImage, nil
 }
 
-// checkedStore fails the test when a write makes a move that States forbid, and
-// counts writes.
+// checkedStore fails the test on a forbidden state transition, and counts writes.
 type checkedStore struct {
 	sandbox.Store
 	t      *testing.T
@@ -554,7 +552,7 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 	return after, nil
 }
 
-// world is a Manager and what it stands on.
+// world is a Manager with its Store and its Nodes.
 type world struct {
 	t     *testing.T
 	store *checkedStore
@@ -567,7 +565,7 @@ type world struct {
 	events   []sandbox.Event
 }
 
-// imported keeps the images that come with Snapshots, unless it is to fail.
+// imported records the images that come with Snapshots, or fails if a test sets an error.
 type imported struct {
 	kept, dropped   []string // TENANT TEMPLATE VERSION, and VERSION
 	onAdmit, onKeep error
@@ -589,7 +587,7 @@ func (i *imported) Drop(_ context.Context, version string) error {
 
 const local = "local"
 
-// newWorld makes a Manager over an empty Store and the named Nodes; none: one
+// newWorld makes a Manager over an empty Store and the named Nodes; without names over one
 // called local.
 func newWorld(t *testing.T, names ...string) *world {
 	if len(names) == 0 {
@@ -654,7 +652,7 @@ func (w *world) close() {
 	}
 }
 
-// in runs a test in a bubble of its own time.
+// in runs a test in a synctest bubble, with a clock of its own.
 func in(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -675,8 +673,8 @@ func (w *world) create(tenant sandbox.TenantID, req sandbox.CreateRequest) sandb
 	return sb
 }
 
-// pass lets time go by, and then everything that it begins come to its end: a test
-// that looks at a moment at which something is due would else meet it half done.
+// pass advances the clock, and then waits for the work that has become due. Without the
+// wait a test could see that work half done.
 func (w *world) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -691,8 +689,8 @@ func (w *world) record(id string) sandbox.Sandbox {
 	return sb
 }
 
-// consistent fails the test unless every Boot is that of a running record, and
-// the other way round, and all that is saved is a Snapshot that somebody needs.
+// consistent fails the test unless Boots and running records match one to one, and each
+// saved state is a Snapshot that is kept or in use.
 func (w *world) consistent() {
 	w.t.Helper()
 	records, err := w.store.SandboxesNotEnded(w.t.Context())
@@ -700,7 +698,7 @@ func (w *world) consistent() {
 		w.t.Fatal(err)
 	}
 	running := map[sandbox.BootRef]bool{}
-	needed := map[string]bool{} // true: by one that is paused
+	needed := map[string]bool{} // true: by a paused Sandbox
 	for _, sb := range records {
 		needed[sb.Snapshot] = needed[sb.Snapshot] || sb.State == sandbox.Paused
 		if sb.State == sandbox.Paused {
@@ -727,7 +725,7 @@ func (w *world) consistent() {
 	w.consistentVolumes()
 }
 
-// consistentSaved compares Snapshots with what is saved. needed are those that
+// consistentSaved compares Snapshots with the saved states. needed are the Snapshots that
 // Sandboxes refer to.
 func (w *world) consistentSaved(needed map[string]bool) {
 	w.t.Helper()
@@ -748,7 +746,7 @@ func (w *world) consistentSaved(needed map[string]bool) {
 			if _, ok := needed[snap.ID]; !ok && !snap.Kept {
 				w.t.Errorf("nobody needs the snapshot %s", snap.ID)
 			}
-			switch { // layers count for nothing
+			switch { // layers do not count
 			case snap.Layer != "":
 			case snap.Kept:
 				counted.Snapshots++
@@ -781,7 +779,7 @@ func (w *world) consistentSaved(needed map[string]bool) {
 	}
 }
 
-// slowStarts has every start from now on take so long, and counts them.
+// slowStarts delays each start from now on, and counts them.
 func (w *world) slowStarts(takes time.Duration) *atomic.Int64 {
 	starts := new(atomic.Int64)
 	w.nodes.fail(func(f *faults) {

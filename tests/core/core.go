@@ -1,6 +1,6 @@
-// Package core joins session manager, scheduler and Node over SQLite as the server
-// does, with an Engine in memory or a real one. It is for tests of them together, and of code that
-// calls them.
+// Package core runs the session-manager, the scheduler and the Node over SQLite as the
+// server does, with an Engine in memory or a real one. It is for tests of these roles
+// together, and of code that calls them.
 package core
 
 import (
@@ -35,15 +35,15 @@ type Config struct {
 	Real *Real
 }
 
-// Real is an Engine that is closed with the test, an image that it starts from, and the
-// clients of the Guests in its Boots.
+// Real is an Engine that is closed with the test, the image that its Boots start from,
+// and a constructor of clients of their Guests.
 type Real struct {
 	Engine sandbox.Engine
 	Image  string
 	Guest  func(node.Dial) node.GuestControl
 }
 
-// Core is the joined roles. Restart replaces the values of its fields.
+// Core is the running roles. Restart replaces the values of its fields.
 type Core struct {
 	Dir     string
 	Engine  *fake.Engine // nil: Config.Real

@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
-// joined is a Core with what these tests do with it.
+// joined is a Core with helpers for these tests.
 type joined struct{ *core.Core }
 
 func start(t testing.TB, pool node.PoolConfig) joined {
@@ -32,7 +32,7 @@ func (c joined) create(t testing.TB, req sandbox.CreateRequest) sandbox.Sandbox 
 	return sb
 }
 
-// reach talks to a port inside a Sandbox.
+// reach checks that a port inside a Sandbox echoes.
 func (c joined) reach(t testing.TB, sb sandbox.Sandbox) {
 	t.Helper()
 	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
@@ -50,7 +50,7 @@ func (c joined) reach(t testing.TB, sb sandbox.Sandbox) {
 	}
 }
 
-// ended waits until a Sandbox has ended and returns its Certificate.
+// ended waits until a Sandbox has ended and returns its termination record.
 func (c joined) ended(t testing.TB, id string) sandbox.Certificate {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -72,7 +72,7 @@ func TestSandboxesOutliveTheServer(t *testing.T) {
 	due := c.create(t, sandbox.CreateRequest{Timeout: 50 * time.Millisecond})
 	lost := c.create(t, sandbox.CreateRequest{})
 	c.Halt(t)
-	c.Engine.Kill(lost.Boot.ID, sandbox.CauseOOM) // while nobody looks
+	c.Engine.Kill(lost.Boot.ID, sandbox.CauseOOM) // while the server is stopped
 	time.Sleep(50 * time.Millisecond)             // the deadline passes
 	c.Engine = c.Engine.Reopen()
 	c.Start(t)
@@ -94,8 +94,8 @@ func TestSandboxesOutliveTheServer(t *testing.T) {
 	c.Down(t)
 }
 
-// After many rounds by many clients, with crashes of Boots and restarts of the
-// server between, nothing is left over.
+// Many rounds by concurrent clients, with crashes of Boots and restarts of the server
+// between, leak nothing.
 func TestRoundsLeaveNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	c := start(t, node.PoolConfig{Min: 3, Max: 8})
@@ -129,7 +129,7 @@ func TestRoundsLeaveNothing(t *testing.T) {
 	c.Down(t)
 	c.Engine.Close()
 	for end := time.Now().Add(time.Minute); ; {
-		err := goleak.Find(before) // which waits a little for those that are about to end
+		err := goleak.Find(before) // it waits a little for goroutines that are about to end
 		if err == nil {
 			return
 		}
@@ -139,7 +139,7 @@ func TestRoundsLeaveNothing(t *testing.T) {
 	}
 }
 
-// A burst larger than the Pool is served whole, from the Pool first.
+// All creates of a burst that is larger than the Pool succeed.
 func TestBurst(t *testing.T) {
 	c := start(t, node.PoolConfig{Min: 5, Max: 20})
 	var wg sync.WaitGroup
@@ -154,7 +154,7 @@ func TestBurst(t *testing.T) {
 	c.Down(t)
 }
 
-// A client that leaves at any moment of a create leaves nothing running.
+// A create that is canceled at any moment leaves no record and no Boot.
 func TestClientsThatLeave(t *testing.T) {
 	c := start(t, node.PoolConfig{})
 	c.Engine.Hooks.Start = func(ctx context.Context, _ string) error {
@@ -172,7 +172,7 @@ func TestClientsThatLeave(t *testing.T) {
 			defer cancel()
 			sb, err := c.Manager.Create(ctx, "t", sandbox.CreateRequest{})
 			if err != nil {
-				// The queue refuses who would leave before their turn.
+				// The queue refuses a client whose deadline is before its turn.
 				if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, sandbox.Unavailable) {
 					t.Errorf("Create = %v", err)
 				}

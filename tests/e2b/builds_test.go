@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// builder builds a Template of steps that fail at the end, and so costs no image.
+// builder returns a function that builds a Template with steps. The last step fails, so
+// that no image is made.
 func builder(t *testing.T, s *rig.Server, tenant string) (build func(steps string) (log string)) {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -45,8 +46,8 @@ func builder(t *testing.T, s *rig.Server, tenant string) (build func(steps strin
 	}
 }
 
-// What steps left is there for the next build of the same Tenant, also after a
-// restart, and for no other; what is damaged is made anew.
+// The layers of a build's steps are cached for the same Tenant, also after a restart,
+// and for no other. Damaged layers are rebuilt.
 func TestLayersOfBuilds(t *testing.T) {
 	rig.Need(t)
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -55,7 +56,7 @@ func TestLayersOfBuilds(t *testing.T) {
 	steps := `{"type":"RUN","args":["echo stamp-$(date +%s%N) > /tmp/stamp"]},{"type":"USER","args":["root"]},{"type":"RUN","args":["cat /tmp/stamp; rm /etc/debian_version"]}`
 	more := steps + `,{"type":"RUN","args":["cat /tmp/stamp; whoami; ls /etc/debian_version || true"]}`
 	first := stamp.FindString(ours(steps))
-	if log := ours(steps); strings.Count(log, "CACHED [builder") != 2*3 || stamp.MatchString(log) { // a line of the log is told twice
+	if log := ours(steps); strings.Count(log, "CACHED [builder") != 2*3 || stamp.MatchString(log) { // each log line appears twice
 		t.Errorf("the same steps were carried out again: %s", log)
 	}
 	if err := s.Stop(); err != nil {
@@ -88,7 +89,7 @@ func TestLayersOfBuilds(t *testing.T) {
 	}
 }
 
-// What became of a build is told by the next server too.
+// The status and log of a build survive a restart of the server.
 func TestBuildsOutliveTheServer(t *testing.T) {
 	rig.Need(t)
 	s := rig.Own(t, rig.Options{Pool: 1})

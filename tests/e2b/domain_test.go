@@ -11,14 +11,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
-// domain is where the ports of Sandboxes are, in tests that go by names.
+// domain is the parent domain of the Sandboxes' ports.
 const domain = "sandbox.test"
 
-// nameserver is where names are answered, each with this machine.
+// nameserver is the address of a name server that resolves every name to this machine.
 const nameserver = "127.0.0.83"
 
-// The SDKs of a year ago know nothing of headers: they go by names and TLS. The
-// newest ones do too, if nobody says otherwise.
+// The SDKs of a year ago send no headers and address Sandboxes by host names over TLS.
+// The newest SDKs do so by default.
 func TestSDKsByDomain(t *testing.T) {
 	dir := sdks(t)
 	byName := byDomain(t)
@@ -33,8 +33,8 @@ func TestSDKsByDomain(t *testing.T) {
 	byName("old python async", filepath.Join(dir, "old/py/bin/python"), "suite_async.py")
 }
 
-// Where every sandbox is secure, SDKs that ask for one without a token get one, and
-// use it.
+// If all sandboxes are secure, SDKs that request one without a token receive a token,
+// and use it.
 func TestInsecureSDKs(t *testing.T) {
 	dir := sdks(t)
 	byName := byDomain(t, "CLOUD_SANDBOX_E2B_SECURE=true")
@@ -42,8 +42,8 @@ func TestInsecureSDKs(t *testing.T) {
 	byName("javascript", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "old/js"), "insecure.mjs"))
 }
 
-// byDomain starts a server and returns what runs a program that finds it by names,
-// beside those that it was given before.
+// byDomain starts a server. It returns a function that runs a program in a subtest, with
+// an environment and names that lead to the server.
 func byDomain(t *testing.T, more ...string) func(name string, program ...string) {
 	t.Helper()
 	cert, key509 := certificate(t)
@@ -54,7 +54,7 @@ func byDomain(t *testing.T, more ...string) func(name string, program ...string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // when all that it runs have ended
+	t.Cleanup(func() { // after all subtests have ended
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -77,8 +77,9 @@ func byDomain(t *testing.T, more ...string) func(name string, program ...string)
 	}
 }
 
-// answeringNames answers for every name until the test ends, and returns what has a
-// program ask for names there: in a namespace of mounts of its own.
+// answeringNames runs a name server until the test ends. It returns a function that
+// wraps a program's command, so that the program uses the name server in its own mount
+// namespace.
 func answeringNames(t *testing.T) func(program ...string) []string {
 	t.Helper()
 	answerNames(t)
@@ -94,11 +95,11 @@ func answeringNames(t *testing.T) func(program ...string) []string {
 	}
 }
 
-// certificate makes one for every port of every Sandbox, and its key, which the
-// server may read.
+// certificate creates a certificate for every port of every Sandbox, and its key, in
+// files that the server can read.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cert-") // that of a test is its user's alone
+	dir, err := os.MkdirTemp("", "cert-") // t.TempDir is only for its own user
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -106,11 +107,10 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return certs.SelfSigned(t, domain).Issue(t, domain, "*."+domain).Write(t, dir, 0o644) // some clients take no authority's own
+	return certs.SelfSigned(t, domain).Issue(t, domain, "*."+domain).Write(t, dir, 0o644) // some clients reject a CA's own certificate
 }
 
-// answerNames answers for every name that its IPv4 address is this machine's own,
-// until the test ends.
+// answerNames resolves every name to this machine's IPv4 address until the test ends.
 func answerNames(t *testing.T) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", nameserver+":53")

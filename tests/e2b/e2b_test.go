@@ -198,7 +198,7 @@ func TestTemplates(t *testing.T) {
 	})
 }
 
-// Volumes: their files from outside, and mounted.
+// Files of Volumes are used from outside and mounted.
 func TestVolumes(t *testing.T) {
 	dir := filepath.Join(sdks(t), "new")
 	s := shared.Server(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Of a full disk inside nobody is told to wait: neither by our own API nor by E2B's.
+// A full disk in a sandbox is a permanent error: 413 in our API and 507 in E2B's.
 func TestFullDiskInside(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)

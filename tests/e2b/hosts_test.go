@@ -12,8 +12,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// environment is what `cloud-sandbox e2b env` prints, as NAME=VALUE, and what it says
-// beside that; with runs a program where names are found.
+// environment runs `cloud-sandbox e2b env` and returns the printed variables, as
+// NAME=VALUE and as a map, and its whole output. with wraps the command so that names
+// resolve.
 func environment(t *testing.T, s *rig.Server, with func(...string) []string, more ...string) (env []string, vars map[string]string, said string) {
 	t.Helper()
 	args := with(append([]string{s.Bin, "e2b", "env", "--url", s.URL, "--user-id", t.Name()}, more...)...)
@@ -35,9 +36,10 @@ func environment(t *testing.T, s *rig.Server, with func(...string) []string, mor
 	return env, vars, stdout.String() + stderr.String()
 }
 
-// What get_host() gives leads to the server and never to E2B's own cloud, with what
-// `cloud-sandbox e2b env` prints and with the variables of the API alone, of which older
-// SDKs know no other; where clients do not find the names, the command says so.
+// get_host() of the SDKs leads to the server and never to E2B's own cloud. This holds
+// with the output of `cloud-sandbox e2b env`, and with the API's variables alone, the
+// only ones that older SDKs know. If clients cannot resolve the names, the command says
+// so.
 func TestHostsInDevMode(t *testing.T) {
 	dir := sdks(t)
 	s, secured := shared.Server(t), rig.Own(t, rig.Options{Pool: 2, Env: []string{"CLOUD_SANDBOX_DEV_TLS=true"}})

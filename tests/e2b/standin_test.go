@@ -12,13 +12,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// While a Template is built for the first time, what stands in for it goes on doing so;
-// where nothing does, clients are told to come again.
+// While a Template is built for the first time, its stand-in is used. Without a
+// stand-in, clients get a 503.
 func TestStandInWhileBuilt(t *testing.T) {
 	rig.Need(t)
 	t.Parallel()
 	w := newWire(t)
-	// As whoever builds them holds them.
+	// Hold the locks as a builder does.
 	locks := filepath.Join(shared.Server(t).Data, "templates", "locks")
 	if err := os.MkdirAll(locks, 0o755); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// wire speaks as the SDKs do, without them.
+// wire sends the SDKs' requests without the SDKs.
 type wire struct {
 	t        *testing.T
 	url, key string
@@ -43,7 +43,7 @@ func (w *wire) send(req *http.Request) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// api asks the control API.
+// api sends a request to the control API.
 func (w *wire) api(method, path, body string) (*http.Response, string) {
 	w.t.Helper()
 	req, err := http.NewRequest(method, w.url+path, strings.NewReader(body))
@@ -72,7 +72,7 @@ func (w *wire) create(path, body string) created {
 	return sb
 }
 
-// inside asks a port of a Sandbox.
+// inside returns a request to a port of a Sandbox.
 func (w *wire) inside(sb created, port int, method, path string, body io.Reader, header ...string) *http.Request {
 	w.t.Helper()
 	req, err := http.NewRequest(method, w.url+path, body)
@@ -90,8 +90,8 @@ func (w *wire) inside(sb created, port int, method, path string, body io.Reader,
 
 const envd = 49983
 
-// What programs log at the events address is among the Sandbox's logs, and they
-// learn there who they are; from outside nobody reaches it.
+// Messages that programs send to the events address appear in the Sandbox's logs, and
+// /me there returns the Sandbox's ID. The address cannot be reached from outside.
 func TestWireEvents(t *testing.T) {
 	w := newWire(t)
 	sb := w.create("/v2/sandboxes", `{"templateID":"base","allow_internet_access":false}`)
@@ -136,11 +136,11 @@ sudo python3 -m http.server -d /tmp 80 > /dev/null 2>&1 & until curl -so /dev/nu
 }
 
 func quoted(text string) string {
-	b, _ := json.Marshal(text) // a string always can be
+	b, _ := json.Marshal(text) // cannot fail
 	return string(b)
 }
 
-// Lifetimes by generation, and what an error looks like.
+// Default lifetimes by generation of the API, and the format of errors.
 func TestWireCreates(t *testing.T) {
 	w := newWire(t)
 	for path, seconds := range map[string]float64{"/sandboxes": 15, "/v2/sandboxes": 300} {
@@ -160,7 +160,7 @@ func TestWireCreates(t *testing.T) {
 		if lives := info.EndAt.Sub(info.StartedAt).Seconds(); lives < seconds || lives > seconds+1+took { // its time begins when it runs
 			t.Errorf("%s: it lives for %v s", path, lives)
 		}
-		// Usable at once, without waiting for anything.
+		// It is usable at once.
 		if resp, text := w.send(w.inside(sb, envd, "GET", "/health", nil)); resp.StatusCode != 204 {
 			t.Errorf("health: %d %s", resp.StatusCode, text)
 		}
@@ -187,7 +187,7 @@ func TestWireCreates(t *testing.T) {
 	}
 }
 
-// The first generation has sandboxes that ask for no token, unless it is asked for.
+// Sandboxes of the first API generation require no token unless secure is set.
 func TestWireInsecure(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -196,7 +196,7 @@ func TestWireInsecure(t *testing.T) {
 		if (sb.EnvdAccessToken == "") != open {
 			t.Errorf("%s: %+v", secure, sb)
 		}
-		sb.EnvdAccessToken = "" // as one who only knows the ID
+		sb.EnvdAccessToken = "" // as a client that only knows the ID
 		want := map[bool]int{true: 200, false: 401}[open]
 		check := func(when string) {
 			t.Helper()
@@ -223,8 +223,8 @@ func TestWireInsecure(t *testing.T) {
 	}
 }
 
-// Where the operator lets nobody have such sandboxes, clients of the first generation
-// get a token that they did not ask for, and use it.
+// If the operator forbids sandboxes without a token, clients of the first generation get
+// a token that they did not request, and must use it.
 func TestAllSecure(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"CLOUD_SANDBOX_E2B_SECURE=true"}})
@@ -247,8 +247,7 @@ func TestAllSecure(t *testing.T) {
 	}
 }
 
-// A copy answers to a token of its own, and not to that of the original, which the copy
-// had in its memory.
+// A fork accepts its own token and not the original's, which was in the fork's memory.
 func TestForksHaveTokensOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -361,7 +360,7 @@ func TestWireFiles(t *testing.T) {
 		{"a wrong user", w.inside(sb, envd, "GET", "/files?path=f&username=none", nil), 401},
 		{"another type", w.inside(sb, envd, "POST", "/files?path=f", strings.NewReader("x"), "Content-Type", "text/plain"), 400},
 		{"an RPC without a token", w.inside(sb, envd, "POST", "/process.Process/List", strings.NewReader("{}"), "Content-Type", "application/json", "X-Access-Token", ""), 401},
-		// Answered before all of it was sent.
+		// Answered before the whole body was sent.
 		{"an upload without a token", w.inside(sb, envd, "POST", "/files?path=f", io.LimitReader(zeros{}, 64<<20), append(octets, "X-Access-Token", "x")...), 401},
 	} {
 		resp, text := w.send(tt.req)
@@ -379,7 +378,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// What is said of a port that nobody listens on, and of a Sandbox that is gone.
+// Answers for a port without a listener, and for a Sandbox that has ended.
 func TestWireGone(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -394,7 +393,7 @@ func TestWireGone(t *testing.T) {
 	if resp, text := w.send(w.inside(sb, envd, "POST", "/init", strings.NewReader("{}"))); resp.StatusCode != 404 || !strings.Contains(text, `"code":404`) {
 		t.Errorf("init: %d %s", resp.StatusCode, text)
 	}
-	// A stream that is under way when the Sandbox ends says so, and is not held.
+	// A stream that is open when the Sandbox ends closes with an error.
 	type ended struct {
 		text []byte
 		err  error
@@ -417,7 +416,7 @@ func TestWireGone(t *testing.T) {
 		if end.err != nil || !bytes.HasSuffix(end.text, said) {
 			t.Errorf("the stream ended with %v and %q", end.err, end.text)
 		}
-	case <-time.After(50 * time.Second): // it would go on for 60
+	case <-time.After(50 * time.Second): // the program would run for 60 s
 		t.Error("the stream goes on")
 	}
 	resp, text = w.send(w.inside(sb, envd, "GET", "/health", nil))
@@ -426,7 +425,8 @@ func TestWireGone(t *testing.T) {
 	}
 }
 
-// echo starts a service on port 8000 that answers with what it is asked.
+// echo starts a service on port 8000 that answers with the path and headers of a
+// request.
 func (w *wire) echo(sb created) {
 	w.t.Helper()
 	const echo = `import http.server
@@ -440,7 +440,7 @@ http.server.HTTPServer(("127.0.0.1", 8000), H).serve_forever()`
 	w.start(sb, `{"cmd":"/bin/bash","args":["-c","setsid python3 echo.py >/dev/null 2>&1 </dev/null &"]}`)
 }
 
-// A service is asked by name, as browsers do, and sees none of our credentials.
+// A service is reached by host name, as browsers do, and sees none of our credentials.
 func TestWirePorts(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -464,8 +464,8 @@ func TestWirePorts(t *testing.T) {
 	}
 }
 
-// Private ports want their token, over a pause too; links of our own API open
-// them in browsers, and services see the host that the owner wants.
+// Private ports require their token, also after a pause. Signed links of our own API
+// open them in browsers, and services see the configured host.
 func TestWirePrivatePorts(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -524,7 +524,7 @@ func TestWirePrivatePorts(t *testing.T) {
 	if _, text := w.api("GET", "/sandboxes/"+sb.SandboxID, ""); !strings.Contains(text, `"state":"paused"`) || !strings.Contains(text, `"allowPublicTraffic":false`) {
 		t.Errorf("a stranger woke it: %s", text)
 	}
-	seen(sb.TrafficAccessToken) // which wakes it
+	seen(sb.TrafficAccessToken) // resumes the sandbox
 	var link struct{ URL, Token string }
 	if resp, text := w.api("POST", "/api/v1/sessions/"+sb.SandboxID+"/ports/8000/sign", ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &link) != nil {
 		t.Fatalf("sign: %d %s", resp.StatusCode, text)
@@ -546,8 +546,8 @@ func TestWirePrivatePorts(t *testing.T) {
 	refused(w.inside(sb, 8000, "GET", "/page", nil, "Cookie", cookie, "Origin", "https://elsewhere.test"))
 }
 
-// What was saved without its memory is not started anew by whatever is sent to a
-// port, only by somebody who asks for that.
+// Traffic to a port does not resume a sandbox that was paused without memory. An
+// explicit connect does.
 func TestWireFilesOnly(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -568,8 +568,8 @@ func TestWireFilesOnly(t *testing.T) {
 	}
 }
 
-// Traffic that wakes a sandbox gives it the time with which it was created, whatever
-// its time was set to since.
+// Traffic that resumes a sandbox resets its lifetime to the one at its creation, even if
+// it was changed since.
 func TestWireAutoResumeTime(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -601,8 +601,8 @@ func TestWireAutoResumeTime(t *testing.T) {
 	}
 }
 
-// A Volume is watched by who says that it may be one: what other Sandboxes change
-// is not told.
+// A watch of a Volume requires allowNetworkMounts, because it does not report changes by
+// other Sandboxes.
 func TestWireWatchesOfVolumes(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -624,7 +624,7 @@ func TestWireWatchesOfVolumes(t *testing.T) {
 	}
 }
 
-// What a team's sandboxes were, over time.
+// Team metrics report the number of concurrent sandboxes over time.
 func TestWireTeamMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -639,14 +639,14 @@ func TestWireTeamMetrics(t *testing.T) {
 		t.Errorf("metrics: %d %s", resp.StatusCode, text)
 	}
 	var most struct{ Value int }
-	path = fmt.Sprintf("/teams/%s/metrics/max?metric=concurrent_sandboxes&start=%d", teams[0].TeamID, time.Now().Unix()+60) // that is now
+	path = fmt.Sprintf("/teams/%s/metrics/max?metric=concurrent_sandboxes&start=%d", teams[0].TeamID, time.Now().Unix()+60) // a start in the future means now
 	if resp, text := w.api("GET", path, ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &most) != nil || most.Value != 1 {
 		t.Errorf("most: %d %s", resp.StatusCode, text)
 	}
 }
 
-// A client's tag "latest" is a tag like others beside "default", over builds and lists;
-// a build is tagged by its ID too.
+// The tag "latest" is an ordinary tag besides "default", in builds and lists. A build
+// can also be tagged by its ID.
 func TestWireTags(t *testing.T) {
 	t.Parallel()
 	w := newWire(t)
@@ -687,7 +687,7 @@ func TestWireTags(t *testing.T) {
 	if got := tags(); len(got) != 1 || got["latest"] != first {
 		t.Errorf("the tags are %v, want latest alone", got)
 	}
-	must(404, "POST", "/v2/sandboxes", `{"templateID":"tagged"}`, nil) // it has no default
+	must(404, "POST", "/v2/sandboxes", `{"templateID":"tagged"}`, nil) // there is no default tag
 	w.create("/v2/sandboxes", `{"templateID":"tagged:latest"}`)
 	second := build("tagged")
 	if got := tags(); len(got) != 2 || got["latest"] != first || got["default"] != second {
@@ -699,5 +699,5 @@ func TestWireTags(t *testing.T) {
 		t.Errorf("a build was tagged: %+v, %v", assigned, got)
 	}
 	must(404, "POST", "/templates/tags", `{"target":"tagged:11111111-1111-1111-1111-111111111111","tags":["x"]}`, nil)
-	w.create("/v2/sandboxes", `{"templateID":"base:latest"}`) // as our own tools say it
+	w.create("/v2/sandboxes", `{"templateID":"base:latest"}`) // the form of our own tools
 }

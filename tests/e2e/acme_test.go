@@ -18,16 +18,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
-// authority is Pebble, which proves hosts as public authorities do, by names that all
-// mean this machine.
+// authority is a Pebble ACME server that validates hosts as public authorities do. Every
+// name resolves to this machine.
 type authority struct {
-	directory, certificate string // the latter is a file that all may read
-	roots                  string // URL of what it signs with
+	directory, certificate string // certificate is a world-readable file
+	roots                  string // URL of its root certificate
 	client                 *http.Client
 	stop                   func()
 }
 
-// newAuthority starts one that proves hosts at the port of addr, or skips the test.
+// newAuthority starts an authority that validates hosts at the port of addr. Without
+// CLOUD_SANDBOX_PEBBLE it skips the test.
 func newAuthority(t *testing.T, addr string) *authority {
 	t.Helper()
 	programs := os.Getenv("CLOUD_SANDBOX_PEBBLE")
@@ -70,7 +71,7 @@ func newAuthority(t *testing.T, addr string) *authority {
 	return a
 }
 
-// root is what it signs with; nil when it does not answer.
+// root returns the authority's root certificates; nil when it does not answer.
 func (a *authority) root() *x509.CertPool {
 	resp, err := a.client.Get(a.roots)
 	if err != nil {
@@ -121,8 +122,8 @@ func portOf(t *testing.T, addr string) int {
 	return n
 }
 
-// A server gets its certificates itself, on the port that it serves, keeps them, and
-// gets none for other names.
+// A server obtains its certificates over ACME on its own port, keeps them across a
+// restart, and obtains none for other names.
 func TestACME(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -139,7 +140,7 @@ func TestACME(t *testing.T) {
 		t.Fatal(err)
 	}
 	roots := a.root()
-	// get asks by a name, and says whose certificate it met.
+	// get requests /health under a server name and returns the presented certificate.
 	get := func(name string) (*x509.Certificate, error) {
 		client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}, ForceAttemptHTTP2: true}}
 		defer client.CloseIdleConnections()
@@ -168,7 +169,7 @@ func TestACME(t *testing.T) {
 	if c, err := get("evil.example.com"); err == nil {
 		t.Errorf("for a name that is not the server's it has %v", c.DNSNames)
 	}
-	s.Client(t, "plain").Must(t, "GET", "/api/v1/sessions", nil, nil) // without TLS, as before
+	s.Client(t, "plain").Must(t, "GET", "/api/v1/sessions", nil, nil) // plain HTTP still works
 
 	a.stop()
 	if err := s.Stop(); err != nil {

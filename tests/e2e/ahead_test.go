@@ -7,8 +7,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// What was started before it had an owner is its owner's, and of two from the
-// pool neither draws what the other does.
+// Interpreters that started ahead in the Pool have their owner's environment. Sandboxes
+// from the Pool draw different random numbers.
 func TestStartedAhead(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{Pool: 3})
@@ -45,8 +45,7 @@ func TestStartedAhead(t *testing.T) {
 	}
 }
 
-// waiting is code of Python that waits until a bash waits for a command, and prints
-// its process's number.
+// waiting is Python code that waits for a pre-started bash and prints its process ID.
 const waiting = `
 import glob, time
 def bashes():
@@ -59,12 +58,12 @@ while not (found := list(bashes())) and time.monotonic() < late: time.sleep(0.00
 print(found[0] if found else "none waits")
 `
 
-// takenOver prints more than nothing where bash was started before its command was
-// known: room for a longer one follows it.
+// takenOver prints something if bash was started before its command was known: the
+// command line is then padded with NULs.
 const takenOver = `tr -d -c '\0' </proc/$$/cmdline | tail -c +5 | tr '\0' x`
 
-// The first command of a Sandbox from the pool has the bash that waits there, and so
-// has one in a copy; no two of them draw the same numbers.
+// The first command of a Sandbox from the Pool, or of a fork, runs in the pre-started
+// bash. No two of them draw the same random numbers.
 func TestShellsStartedAhead(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{Pool: 2})
@@ -107,8 +106,9 @@ func TestShellsStartedAhead(t *testing.T) {
 	}
 }
 
-// What the Sandbox's own programs do to a bash that waits is not seen by who runs
-// the next command, nor is it where that runs elsewhere or as somebody else.
+// A command runs correctly even if a program in the Sandbox has killed or stopped the
+// pre-started bash or replaced its folder, and if it runs as another user or in another
+// folder.
 func TestShellsThatDoNotWait(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "shells")
@@ -117,7 +117,7 @@ func TestShellsThatDoNotWait(t *testing.T) {
 	c.Run(t, s.ID, "bash", "true", nil)
 	for _, tt := range []struct {
 		name   string
-		before string // code of Python, which knows pid
+		before string // Python code; pid is the bash's process ID
 		more   rig.Body
 		want   string
 	}{

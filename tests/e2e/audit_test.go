@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "modernc.org/sqlite" // to change what the server keeps behind its back
+	_ "modernc.org/sqlite" // to change the server's database directly
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -45,8 +45,8 @@ func command(s *rig.Server, args ...string) (string, error) {
 	return string(out), err
 }
 
-// What two tenants do is told to each alone, holds as a chain, and whoever changes
-// it behind the server's back is found out.
+// Each tenant sees only its own audit entries. The hash chain verifies, and changes made
+// directly in the database are detected.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -109,7 +109,8 @@ func TestAudit(t *testing.T) {
 	tampered(t, s, last, sb.ID)
 }
 
-// verified checks the log of a data folder and returns its end.
+// verified verifies the audit log of a data folder and returns its last entry as
+// SEQ:HASH.
 func verified(t *testing.T, s *rig.Server) (last string) {
 	t.Helper()
 	out, err := command(s, "audit", "verify")
@@ -120,7 +121,7 @@ func verified(t *testing.T, s *rig.Server) (last string) {
 	return found[1]
 }
 
-// database opens what a server keeps its records in.
+// database opens a server's database.
 func database(t *testing.T, s *rig.Server) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Data, "server", "cloud-sandbox.db")+"?_pragma=busy_timeout(60000)")
@@ -130,8 +131,8 @@ func database(t *testing.T, s *rig.Server) *sql.DB {
 	return db
 }
 
-// tampered changes the database as somebody would who has taken the host's disk,
-// and sees it found out.
+// tampered changes the database as an attacker with the host's disk would, and checks
+// that `audit verify` detects it.
 func tampered(t *testing.T, s *rig.Server, last, id string) {
 	t.Helper()
 	db := database(t, s)

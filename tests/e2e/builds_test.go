@@ -35,8 +35,8 @@ import (
 type images struct {
 	host  string
 	mu    sync.Mutex
-	held  bool          // GETs of blobs wait for their client to leave
-	waits chan struct{} // receives once for each that does
+	held  bool          // GETs of blobs block until the client disconnects
+	waits chan struct{} // receives once per blocked GET
 }
 
 func newImages(t *testing.T) *images {
@@ -65,7 +65,7 @@ func (i *images) hold(held bool) {
 	i.held = held
 }
 
-// push makes an image of a root filesystem, with an environment of its own.
+// push pushes an image of a root filesystem.
 func (i *images) push(t *testing.T, ref, root string) {
 	t.Helper()
 	parsed, err := name.ParseReference(ref)
@@ -165,8 +165,8 @@ func decodeInto(t *testing.T, raw []byte, v any) {
 	}
 }
 
-// follow reads a build's log to its end, as events, and returns its lines and
-// the build then.
+// follow reads a build's log as events to its end. It returns the lines and the final
+// build.
 func follow(t *testing.T, c *rig.Client, id string) (lines string, b templateBuild) {
 	t.Helper()
 	req, err := http.NewRequest("GET", c.URL+"/api/v1/builds/"+id+"/log?follow=true", nil)
@@ -195,7 +195,7 @@ func follow(t *testing.T, c *rig.Client, id string) (lines string, b templateBui
 	return lines, b
 }
 
-// Templates of an archive and of an image, built over the API.
+// Templates are built over the API from an archive and from an image.
 func TestTemplateBuilds(t *testing.T) {
 	t.Parallel()
 	images := newImages(t)
@@ -212,7 +212,7 @@ func TestTemplateBuilds(t *testing.T) {
 		t.Errorf("inside: %q", got)
 	}
 
-	// It is its owner's alone, and stays while a sandbox runs from it.
+	// Only its owner can use it, and it cannot be removed while a sandbox uses it.
 	for _, path := range []string{"/api/v1/templates/mine:1", "/api/v1/builds/" + b.ID, "/api/v1/builds/" + b.ID + "/log"} {
 		if status, raw, err := other.Do("GET", path, nil); err != nil || status != 404 {
 			t.Errorf("another tenant: %s is %d %s, %v", path, status, raw, err)
@@ -230,7 +230,7 @@ func TestTemplateBuilds(t *testing.T) {
 		t.Errorf("after it was removed: %d, %v", status, err)
 	}
 
-	// An image as it is, with its own environment.
+	// A bare image keeps its own environment.
 	ref := images.host + "/team/tiny:1"
 	images.push(t, ref, root)
 	c.Must(t, "POST", "/api/v1/templates", rig.Body{"template": "image", "source": "oci:" + ref, "bare": true}, &b)
@@ -241,7 +241,7 @@ func TestTemplateBuilds(t *testing.T) {
 	if got := output(t, c, box.ID, "bash", "echo $FROM_IMAGE"); got != "yes\n" {
 		t.Errorf("inside: %q", got)
 	}
-	c.Must(t, "POST", "/api/v1/templates", rig.Body{"template": "image", "source": "oci:" + ref}, &b) // bare, without packages
+	c.Must(t, "POST", "/api/v1/templates", rig.Body{"template": "image", "source": "oci:" + ref}, &b) // without packages it is bare too
 	if _, done = follow(t, c, b.ID); done.State != "ready" || !done.Cached {
 		t.Errorf("the same again: %+v", done)
 	}
@@ -262,8 +262,8 @@ func TestTemplateBuilds(t *testing.T) {
 	}
 }
 
-// buildSteps builds a template as E2B's SDKs do, and returns the status at its end.
-// begin is a field of JSON that says with what.
+// buildSteps builds a template as E2B's SDKs do, and returns the final status. begin is
+// the JSON field that names the base.
 func buildSteps(t *testing.T, s *rig.Server, c *rig.Client, name, begin, steps string) (log string) {
 	t.Helper()
 	var made struct{ Key string }
@@ -277,7 +277,7 @@ func buildSteps(t *testing.T, s *rig.Server, c *rig.Client, name, begin, steps s
 			t.Fatal(err)
 		}
 		req.Header.Set("X-API-Key", made.Key)
-		resp, err := plain.Do(req) // the contract of our own API says nothing of it
+		resp, err := plain.Do(req) // not in our API's contract
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,8 +298,8 @@ func buildSteps(t *testing.T, s *rig.Server, c *rig.Client, name, begin, steps s
 	return log
 }
 
-// What E2B's builder begins with is the image that was named, or is refused: where
-// no registry answers, no Template stands in that is something else.
+// E2B's builder starts from the named image or refuses it. When no registry answers, a
+// stand-in Template that does not match the image is refused.
 func TestE2BBuildsFromImages(t *testing.T) {
 	t.Parallel()
 	const nobody = "127.0.0.1:1" // no registry listens there
@@ -348,7 +348,7 @@ func TestE2BBuildsFromImages(t *testing.T) {
 		"127.0.0.1:2/library/ubuntu:24.04": "private address",
 		nobody + "/ubuntu:24.04":           "not ubuntu 24.04",
 		nobody + "/python:3.99-slim":       "not Python 3.99",
-		nobody + "/python:3":               "exit code 4", // the Template that stands for it is one
+		nobody + "/python:3":               "exit code 4", // its stand-in has Python 3
 		nobody + "/else:1":                 "no template of this server stands for the image",
 	} {
 		if log := build(image, `{"type":"RUN","args":["exit 4"]}`); !strings.Contains(log, `"status":"error"`) || !strings.Contains(log, why) {
@@ -357,8 +357,8 @@ func TestE2BBuildsFromImages(t *testing.T) {
 	}
 }
 
-// A build that is cancelled, or whose builder is killed, leaves nothing, and the
-// same can be built again.
+// A canceled build, or one whose builder is killed, leaves no build tree, and the same
+// build succeeds afterwards.
 func TestTemplateBuildsThatEndEarly(t *testing.T) {
 	t.Parallel()
 	images := newImages(t)
@@ -377,7 +377,7 @@ func TestTemplateBuildsThatEndEarly(t *testing.T) {
 		t.Errorf("cancelled: %+v", b)
 	}
 	nothingOfBuilds(t, s)
-	for len(images.waits) > 0 { // those of the first build
+	for len(images.waits) > 0 { // drain those of the first build
 		<-images.waits
 	}
 
@@ -404,8 +404,8 @@ func TestTemplateBuildsThatEndEarly(t *testing.T) {
 	nothingOfBuilds(t, s)
 }
 
-// With roles as programs of their own the Node's launcher builds, and the gateway
-// asks for it.
+// With the roles as separate processes, the gateway has the Node's launcher build
+// Templates.
 func TestTemplateBuildsWithRoles(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})
@@ -429,8 +429,8 @@ func TestTemplateBuildsWithRoles(t *testing.T) {
 	}
 }
 
-// An image that docker save wrote becomes a template, by REST and by the command line,
-// compressed or not, and a Dockerfile begins with it.
+// A `docker save` archive, compressed or not, becomes a template by REST and by the
+// command line. A Dockerfile can start FROM that template.
 func TestSavedImages(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "saved-images")

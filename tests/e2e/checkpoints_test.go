@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// survivor is what the record of a session tells of checkpoints.
+// survivor is a session's record with its checkpoint fields.
 type survivor struct {
 	rig.Sandbox
 	Snapshot     string   `json:"snapshot_id"`
@@ -24,8 +24,8 @@ func look(t *testing.T, c *rig.Client, id string) survivor {
 	return s
 }
 
-// A session that asked for checkpoints goes on from the last one when its sentry
-// is killed: variables, files and programs as they were then.
+// A session with checkpoints is restored from the last one when its sentry is killed:
+// variables, files and programs have the state of the checkpoint.
 func TestLostSentryGoesBackToACheckpoint(t *testing.T) {
 	t.Parallel()
 	srv := shared.Server(t)
@@ -37,9 +37,9 @@ func TestLostSentryGoesBackToACheckpoint(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/processes", rig.Body{
 		"sandbox_id": s.ID, "background": true, "command": "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done",
 	}, &p)
-	patch(t, c, s.ID, rig.Body{"checkpoint_every_seconds": 10}) // of all that
+	patch(t, c, s.ID, rig.Body{"checkpoint_every_seconds": 10}) // checkpoints the state above
 	rig.Within(t, rig.Patience, "a checkpoint", func() bool { return look(t, c, s.ID).Snapshot != "" })
-	patch(t, c, s.ID, rig.Body{"checkpoint_every_seconds": 3600}) // no other: what follows is lost
+	patch(t, c, s.ID, rig.Body{"checkpoint_every_seconds": 3600}) // no later checkpoint: the next changes are lost
 	saved := look(t, c, s.ID).Snapshot
 	output(t, c, s.ID, "python", "x = 'lost'")
 	c.Sh(t, s.ID, "echo lost > /workspace/file")
@@ -73,8 +73,8 @@ func TestLostSentryGoesBackToACheckpoint(t *testing.T) {
 	})
 }
 
-// It does so too when everything is killed at once, and the server finds out at its
-// next start. Without auto_resume it waits for a resume; without checkpoints it
+// The restore also works when all processes are killed at once and the server notices at
+// its next start. Without auto_resume the session stays paused; without checkpoints it
 // ends.
 func TestLostServiceGoesBackToACheckpoint(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestLostServiceGoesBackToACheckpoint(t *testing.T) {
 	ends := create(t, c, rig.Body{})
 	for _, s := range []session{survives, ends} {
 		output(t, c, s.ID, "python", "x = 'saved'")
-		c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/snapshots", rig.Body{}, nil) // as good as a checkpoint
+		c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/snapshots", rig.Body{}, nil) // serves as a checkpoint
 		output(t, c, s.ID, "python", "x = 'lost'")
 	}
 	srv.KillAll(t)

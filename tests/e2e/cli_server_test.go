@@ -103,8 +103,8 @@ func TestCommandKey(t *testing.T) {
 	}
 }
 
-// A user's own template through the server, from a folder and from an archive: started
-// from, listed, removed.
+// A user builds a template through the server from a folder and from an archive, starts
+// from it, lists it and removes it.
 func TestCommandTemplate(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-template")

@@ -47,7 +47,7 @@ func openWindow(t *testing.T, sh *shell, args ...string) *window {
 	return w
 }
 
-// Write takes what is shown.
+// Write implements io.Writer for the terminal's output.
 func (w *window) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *window) text() string {
 	return w.shown.String()
 }
 
-// sees waits until text is shown after what was seen before, and forgets that.
+// sees waits until text is shown, and discards the output up to its end.
 func (w *window) sees(t *testing.T, text string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -103,7 +103,7 @@ func (w *window) ends(t *testing.T) int {
 	return w.cmd.ProcessState.ExitCode()
 }
 
-// running are the names of the processes that run in a sandbox.
+// running returns the names of the processes that run in a sandbox.
 func (sh *shell) running(t *testing.T, box string) string {
 	t.Helper()
 	var list []struct{ Name, State, Command string }
@@ -132,9 +132,9 @@ func TestCommandShell(t *testing.T) {
 	}
 	w.types(t, "until [ \"$(stty size)\" = '20 70' ]; do sleep 0.1; done; echo resi''zed\r")
 	w.sees(t, "resized")
-	w.types(t, "bash -c 'echo sle\"\"eps; sleep 1234'\r") // whoever says it is in the foreground already
+	w.types(t, "bash -c 'echo sle\"\"eps; sleep 1234'\r") // the printing process is already in the foreground
 	w.sees(t, "sleeps")
-	w.types(t, "\x03") // Ctrl-C is for what runs there
+	w.types(t, "\x03") // Ctrl-C interrupts the foreground program in the sandbox
 	w.types(t, "echo co''de $?\r")
 	w.sees(t, "code 130")
 	w.types(t, "exit 7\r")
@@ -166,7 +166,7 @@ func TestCommandShell(t *testing.T) {
 	}
 }
 
-// exec -it gives a program the terminal here; with -t alone it hears nothing.
+// exec -it connects a program to the local terminal; exec -t alone gives it no input.
 func TestCommandExecTerminal(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-exec-terminal")
@@ -191,7 +191,7 @@ func TestCommandExecTerminal(t *testing.T) {
 
 	w = openWindow(t, sh, "exec", "-t", "box", "bash", "-c", "test -t 1 && echo be''gun; sleep 1234")
 	w.sees(t, "begun")
-	w.types(t, "\x03") // of the terminal here, which is as it was
+	w.types(t, "\x03") // interrupts the local command: the local terminal is not in raw mode
 	if code := w.ends(t); code != 130 || sh.running(t, "box") != "" {
 		t.Errorf("ended with %d, and %q runs", code, sh.running(t, "box"))
 	}
@@ -229,7 +229,7 @@ func TestCommandShellStays(t *testing.T) {
 		t.Errorf("left with %d, and %q runs", code, sh.running(t, "box"))
 	}
 	first, second := openWindow(t, sh, "shell", "--attach", "work", "box"), openWindow(t, sh, "shell", "--attach", "work", "box")
-	first.sees(t, "begun") // what was there before
+	first.sees(t, "begun") // earlier output is replayed
 	second.sees(t, "begun")
 	first.types(t, "echo still $x\r")
 	second.sees(t, "still 42")
@@ -238,7 +238,7 @@ func TestCommandShellStays(t *testing.T) {
 		t.Errorf("the exit codes are %d and %d", a, b)
 	}
 
-	// A terminal that is closed ends what runs in it.
+	// Closing the terminal ends the program in it.
 	w = openWindow(t, sh, "shell", "--name", "gone", "box")
 	w.types(t, "echo begu''n\r")
 	w.sees(t, "begun")
@@ -250,7 +250,7 @@ func TestCommandShellStays(t *testing.T) {
 	}
 }
 
-// A shell, and who follows output, go on when the server has been away.
+// A shell and `logs -f` reconnect after a restart of the server.
 func TestCommandSurvivesServer(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -283,8 +283,8 @@ func TestCommandProcesses(t *testing.T) {
 	sh := newShell(t, "command-processes")
 	id := strings.TrimSpace(sh.must(t, "create", "box"))
 	process := strings.TrimSpace(sh.must(t, "exec", "-d", "--name", "job", "box", "bash", "-c", "echo out; until [ -e /tmp/out ]; do sleep 0.05; done; echo err >&2; until [ -e /tmp/err ]; do sleep 0.05; done; printf '%s' $0", "arg"))
-	// It goes on once the last that it wrote has been read: of two pipes either may
-	// be read first.
+	// The program continues only after its last output has been read, because two pipes
+	// may be read in either order.
 	for i, read := range []told{{"out\n", "", 0}, {"out\n", "err\n", 0}} {
 		rig.Within(t, rig.Patience, "what it writes", func() bool { return sh.try(t, "", "logs", "box", "job") == read })
 		sh.must(t, "exec", "box", "touch", []string{"/tmp/out", "/tmp/err"}[i])
@@ -304,7 +304,7 @@ func TestCommandProcesses(t *testing.T) {
 		{[]string{"logs", "box", "job", "--from", "1", "--tail", "1"}, told{"", "leave one out", 2}},
 		{[]string{"logs", "box", "job", "--from", "-1"}, told{"", "0 or more", 2}},
 		{[]string{"logs", "box", "job", "--stream", "both"}, told{"", "stdout or stderr", 2}},
-		{[]string{"kill", "box", "job"}, told{process + "\n", "", 0}}, // it has ended and stays so
+		{[]string{"kill", "box", "job"}, told{process + "\n", "", 0}}, // no effect: it has already ended
 		{[]string{"kill", "box", "none"}, told{"", "none: no such process", 1}},
 		{[]string{"kill", "box"}, told{"", "one PROCESS or more", 2}},
 		{[]string{"exec", "--name", "x", "box", "true"}, told{"", "--name needs --detach", 125}},

@@ -26,7 +26,7 @@ import (
 type shell struct {
 	server *rig.Server
 	user   string
-	key    string // empty: one that dev mode gives the user
+	key    string // empty: the user's dev mode token
 	folder string
 }
 
@@ -56,7 +56,7 @@ func (sh *shell) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// told is what a command wrote and how it ended.
+// told is a command's output and exit code.
 type told struct {
 	out, err string
 	code     int
@@ -73,7 +73,7 @@ func (sh *shell) try(t *testing.T, stdin string, args ...string) told {
 	return told{out.String(), err.String(), cmd.ProcessState.ExitCode()}
 }
 
-// must is what a command that succeeds writes to its output.
+// must runs a command that must succeed and returns its stdout.
 func (sh *shell) must(t *testing.T, args ...string) string {
 	t.Helper()
 	r := sh.try(t, "", args...)
@@ -97,7 +97,7 @@ func (sh *shell) write(t *testing.T, name, content string, mode os.FileMode) {
 	}
 }
 
-// live are the user's sandboxes that have not ended.
+// live returns the user's sandboxes that have not ended.
 func (sh *shell) live(t *testing.T) []string { return strings.Fields(sh.must(t, "ls", "-q")) }
 
 func TestCommandRun(t *testing.T) {
@@ -159,14 +159,13 @@ func TestCommandRun(t *testing.T) {
 	}
 }
 
-// sleeps reports whether a sleep runs in box. One that was ended may wait for its
-// parent to look.
+// sleeps reports whether a sleep runs in box, ignoring zombies.
 func sleeps(t *testing.T, c *rig.Client) bool {
 	t.Helper()
 	return c.Run(t, "box", "bash", "ps -C sleep -o stat= | grep -v Z", nil).Stdout != ""
 }
 
-// Ctrl-C ends the command and what it runs.
+// Ctrl-C ends the command and the program that it runs in the sandbox.
 func TestCommandCancel(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-cancel")
@@ -212,7 +211,7 @@ func TestCommandCancel(t *testing.T) {
 	}
 }
 
-// What make run prints to try next works as it is pasted.
+// The example commands that `make run` prints work when pasted.
 func TestWelcome(t *testing.T) {
 	t.Parallel()
 	s := shared.Machine(t)
@@ -242,7 +241,7 @@ func TestWelcome(t *testing.T) {
 	}
 }
 
-// What --network, --allow and --deny say holds, and network log tells of it.
+// --network, --allow and --deny set the policy, and `network log` shows its verdicts.
 func TestCommandNetworkRules(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-network")
@@ -301,7 +300,8 @@ func compact(t *testing.T, raw json.RawMessage) string {
 	return b.String()
 }
 
-// A sandbox starts from a snapshot by its name: the newest, where several have it.
+// A sandbox starts from a snapshot by its name. If several snapshots have the name, the
+// newest is used.
 func TestCommandCreateFromSnapshotName(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-named-snapshot")
@@ -385,7 +385,7 @@ func TestCommandExecListRemove(t *testing.T) {
 	}
 }
 
-// piped is a command whose input is given while it runs.
+// piped is a command with interactive input and output.
 type piped struct {
 	*exec.Cmd
 	in     io.WriteCloser
@@ -412,7 +412,7 @@ func (sh *shell) pipe(t *testing.T, args ...string) *piped {
 	return p
 }
 
-// answers writes a line and expects one.
+// answers writes a line and expects the line want.
 func (p *piped) answers(t *testing.T, line, want string) {
 	t.Helper()
 	if _, err := io.WriteString(p.in, line); err != nil {
@@ -423,7 +423,7 @@ func (p *piped) answers(t *testing.T, line, want string) {
 	}
 }
 
-// What is given to a program while it runs arrives while it runs.
+// A running program receives its input as it is written.
 func TestCommandExecInput(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-input")
@@ -483,7 +483,7 @@ func TestCommandExecInput(t *testing.T) {
 	}
 }
 
-// Large input and output pass through in constant memory, byte by byte.
+// Large input and output pass through unchanged in constant memory.
 func TestCommandExecLargeInput(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-large")
@@ -506,8 +506,8 @@ func TestCommandExecLargeInput(t *testing.T) {
 	}
 }
 
-// measured takes what a command writes and looks, once there were so many bytes,
-// how much memory the command has used at the most.
+// measured hashes a command's output. After at bytes it reads the command's peak memory
+// into used.
 type measured struct {
 	hash.Hash
 	cmd  *exec.Cmd
@@ -538,8 +538,8 @@ func TestCommandCopy(t *testing.T) {
 	if err := os.Symlink("/etc/hostname", filepath.Join(sh.folder, "src/away")); err != nil {
 		t.Fatal(err)
 	}
-	sh.must(t, "cp", "src", "box:app") // app is not there: the copy is called so
-	sh.must(t, "cp", "src", "box:app") // now it is: the copy is in it
+	sh.must(t, "cp", "src", "box:app") // app does not exist: it becomes the copy
+	sh.must(t, "cp", "src", "box:app") // app exists: the copy goes into it
 	got := sh.must(t, "exec", "box", "bash", "-c", "cd app; src/run.sh; stat -c '%a %N' run.sh deep/er/note link away src/run.sh")
 	want := "ran\n755 'run.sh'\n640 'deep/er/note'\n777 'link' -> 'deep/er/note'\n777 'away' -> '/etc/hostname'\n755 'src/run.sh'\n"
 	if got != want {
@@ -652,7 +652,7 @@ func TestBenchFromTheCommandLine(t *testing.T) {
 	}
 	facts := 3
 	if rig.IsCluster() {
-		facts = 2 // the memory of sandboxes is another machine's
+		facts = 2 // the sandboxes' memory is on another machine
 	}
 	if len(report.Series) < 10 || len(report.Facts) != facts || report.Machine == "" {
 		t.Errorf("%d series and %d facts on %q: %s", len(report.Series), len(report.Facts), report.Machine, r.err)
@@ -676,7 +676,7 @@ func TestBenchFromTheCommandLine(t *testing.T) {
 	if r := sh.try(t, "", "bench", "--parts", "nonsense"); r.code != 1 || !strings.Contains(r.err, "creates, calls, burst of 10, transfers") {
 		t.Errorf("no part: %d, %s", r.code, r.err)
 	}
-	for _, flag := range []string{"--full", "--quick"} { // of a program that is not released
+	for _, flag := range []string{"--full", "--quick"} { // flags of the bench build only
 		if r := sh.try(t, "", "bench", flag); r.code != 2 {
 			t.Errorf("%s: %d, %s", flag, r.code, r.err)
 		}
@@ -738,8 +738,8 @@ func TestCommandSecret(t *testing.T) {
 	}
 }
 
-// serveRaw listens on loopback, reads each connection to its end, and then says
-// how much that was and ends it.
+// serveRaw listens on loopback. It reads each connection to its end, replies with the
+// number of bytes, and closes it.
 const serveRaw = `import socket
 s = socket.create_server(("127.0.0.1", 9000))
 while True:
@@ -751,7 +751,7 @@ while True:
     c.close()
 `
 
-// Ports of a sandbox are reached as ports of this machine.
+// Ports of a sandbox are forwarded to ports of this machine.
 func TestCommandForward(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-forward")

@@ -23,7 +23,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// wire is a proxy that keeps the bytes between two roles.
+// wire is a proxy that records the bytes between two roles.
 type wire struct {
 	addr string
 
@@ -52,7 +52,7 @@ func newWire(t *testing.T, to string) *wire {
 	return w
 }
 
-// forward carries one connection and closes both ends after the first that ends.
+// forward proxies one connection and closes both ends after both directions have ended.
 func (w *wire) forward(conn net.Conn, to string) {
 	defer conn.Close()
 	other, err := net.Dial("tcp", to)
@@ -74,7 +74,7 @@ func (w *wire) forward(conn net.Conn, to string) {
 	<-ended
 }
 
-// Write keeps bytes of either direction.
+// Write records bytes of either direction.
 func (w *wire) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,15 +82,15 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// holds reports whether text passed, and the number of bytes that did.
+// holds reports whether text passed, and how many bytes passed in all.
 func (w *wire) holds(text string) (bool, int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return bytes.Contains(w.bytes, []byte(text)), len(w.bytes)
 }
 
-// wires are the connections between the roles of an installation, by called role. The
-// callers reach each role through its wire.
+// wires returns a wire for each called role and makes the callers reach the role through
+// it.
 func wires(t *testing.T, r *rig.Roles, scheme string) map[string]*wire {
 	t.Helper()
 	all := map[string]*wire{}
@@ -109,7 +109,7 @@ func wires(t *testing.T, r *rig.Roles, scheme string) map[string]*wire {
 	return all
 }
 
-// printed returns the commands that a command has printed, without "sudo".
+// printed returns the `sudo` commands in a command's output, without "sudo".
 func printed(t *testing.T, out string) []string {
 	t.Helper()
 	var all []string
@@ -144,8 +144,8 @@ func said(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// newCluster makes the identities of the roles with the commands that are printed, one
-// after the other, and returns the authority's folder.
+// newCluster creates the identities of the roles by running the printed commands one
+// after the other. It returns the authority's folder.
 func newCluster(t *testing.T, r *rig.Roles) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-cluster-")
@@ -199,7 +199,7 @@ func newCluster(t *testing.T, r *rig.Roles) string {
 	return dir
 }
 
-// identified gives the roles their identities and addresses for monitoring.
+// identified configures the roles' identities and monitoring addresses.
 func identified(t *testing.T, r *rig.Roles, dir string) {
 	t.Helper()
 	r.Monitors = map[string]string{}
@@ -227,8 +227,8 @@ const (
 	fileMark   = "mark-of-a-file"
 )
 
-// useAll starts the four roles with wires between them, and uses every path of bytes
-// between roles: it creates a Sandbox with a secret, runs code, streams, and ends it.
+// useAll starts the four roles with wires between them and uses every data path between
+// roles: it creates a Sandbox with a secret, runs code, streams, and ends the Sandbox.
 func useAll(t *testing.T, secured bool) (*rig.Roles, *rig.Client, map[string]*wire, string) {
 	t.Helper()
 	addr := rig.HostAddress(t)
@@ -282,12 +282,13 @@ func useAll(t *testing.T, secured bool) (*rig.Roles, *rig.Client, map[string]*wi
 	return r, c, all, dir
 }
 
-// inTheClear are texts that must not pass between machines in the clear: a secret, code of a
-// tenant, its output and files, a tenant's name, and the head and the begin of a token.
+// inTheClear lists texts that must not pass between machines unencrypted: a secret, a
+// tenant's code, output, files and name, an Authorization header, and the start of a
+// token.
 var inTheClear = []string{secretValue, codeMark, outputMark, fileMark, "tenant-of-the-cluster", "Authorization: Bearer", "eyJhbGciOi"}
 
-// With certificates of a cluster, the roles work over TLS, and nothing of a tenant passes
-// between them in the clear.
+// With cluster certificates the roles communicate over TLS, and no tenant data passes
+// between them unencrypted.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	r, c, all, dir := useAll(t, true)
@@ -347,7 +348,7 @@ func read(t *testing.T, path string) []byte {
 	return raw
 }
 
-// stolenNode uses the certificate of the node as a thief would.
+// stolenNode uses the node's certificate as a thief would.
 func stolenNode(t *testing.T, r *rig.Roles, c *rig.Client) {
 	id := c.Create(t, nil).ID
 	identity, err := cluster.Open(filepath.Join(r.Data, "cluster", "node"), slog.New(slog.DiscardHandler))
@@ -375,13 +376,14 @@ func stolenNode(t *testing.T, r *rig.Roles, c *rig.Client) {
 			t.Errorf("%s by a node: %v", name, err)
 		}
 	}
-	// A report about a Boot that the record places elsewhere is accepted and ignored.
+	// The denied calls did not end the Sandbox.
 	if got := c.Get(t, id); got.State != "running" {
 		t.Errorf("the sandbox is %s", got.State)
 	}
 }
 
-// refusedSettings starts roles with settings that do not fit their certificate.
+// refusedSettings checks that a role does not start with settings that contradict its
+// certificate.
 func refusedSettings(t *testing.T, r *rig.Roles, dir string) {
 	for _, tt := range []struct {
 		role string
@@ -414,8 +416,8 @@ func refusedSettings(t *testing.T, r *rig.Roles, dir string) {
 	}
 }
 
-// Without certificates the same texts do pass in the clear: the wires of TestCluster would
-// show them.
+// Without certificates the same texts pass unencrypted. This shows that the wires of
+// TestCluster would detect them.
 func TestWithoutACluster(t *testing.T) {
 	t.Parallel()
 	_, _, all, _ := useAll(t, false)

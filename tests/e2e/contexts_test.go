@@ -7,7 +7,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// What one execution leaves, the next one finds, and nobody else.
+// An execution finds the state of earlier ones in its context. Other users and contexts
+// do not see it.
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "contexts")
@@ -96,7 +97,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// JavaScript and TypeScript keep their state as Python does.
+// JavaScript and TypeScript share a context that keeps its state between executions.
 func TestJavaScriptContexts(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "javascript")
@@ -138,7 +139,7 @@ func TestJavaScriptContexts(t *testing.T) {
 	}
 }
 
-// Two sandboxes of one pool draw different numbers, whatever draws them.
+// Sandboxes from one Pool draw different random numbers in every language.
 func TestRandomness(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "randomness")
@@ -170,7 +171,7 @@ func TestRandomness(t *testing.T) {
 	}
 }
 
-// Bash keeps its state where it is asked to, and nowhere else.
+// Bash keeps its state in an explicit context only.
 func TestBashContexts(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "bashcontexts")
@@ -200,7 +201,7 @@ func TestBashContexts(t *testing.T) {
 	}
 }
 
-// Code has what a notebook has.
+// Python code can use notebook features: shell escapes, magics and display.
 func TestNotebook(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "notebook")
@@ -220,9 +221,8 @@ func TestNotebook(t *testing.T) {
 	}
 }
 
-// R and Java keep their state in contexts that are made for them, also through a
-// pause and in forks, which draw numbers of their own. Without one they are
-// programs, as before.
+// R and Java keep their state in explicit contexts, across a pause and in forks. Forks
+// draw different random numbers. Code without a context runs as a program of its own.
 func TestRAndJavaContexts(t *testing.T) {
 	rig.NeedProgram(t, rig.RArchive)
 	rig.NeedProgram(t, rig.JVMArchive)
@@ -260,7 +260,7 @@ func TestRAndJavaContexts(t *testing.T) {
 			t.Fatalf("%s: %s %+v", tt.code, r, r.Results)
 		}
 	}
-	const png = "iVBORw0KGgo" // how a PNG begins, in base64
+	const png = "iVBORw0KGgo" // base64 of a PNG's first bytes
 	if r := run(id, "r", "plot(1:3)\nhist(c(1, 2, 2))\ndata.frame(a = 1)", nil); r.Status != "ok" || len(r.Results) != 3 ||
 		!strings.HasPrefix(r.Results[0].PNG, png) || !strings.HasPrefix(r.Results[1].PNG, png) || !strings.Contains(r.Results[2].HTML, "<table>") {
 		t.Errorf("plots: %s, %d results", r, len(r.Results))
@@ -271,7 +271,7 @@ func TestRAndJavaContexts(t *testing.T) {
 		}
 	}
 	for language, code := range map[string]string{"r": "cat('begun'); repeat {}", "java": "System.out.print(\"begun\"); while (true);"} {
-		for limit := 4; ; limit *= 3 { // a busy machine may take that long to begin
+		for limit := 4; ; limit *= 3 { // starting may take this long on a busy machine
 			r := run(id, language, code, rig.Body{"timeout_seconds": limit})
 			if r.Status != "timeout" || r.ContextEnded || limit > 100 {
 				t.Errorf("%s: %s", code, r)

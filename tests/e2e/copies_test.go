@@ -7,9 +7,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// The interpreters of a fork know whose they are: the variables that say so, and those
-// that the fork was given, are the fork's, and what the code itself set stays. Their
-// random numbers are their own, also those that name temporary files.
+// A fork's interpreters see the fork's own ID and environment and keep the variables
+// that code set before the fork. Their random numbers differ, including those in names
+// of temporary files.
 func TestForksKnowWhoTheyAre(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "copies")
@@ -51,7 +51,7 @@ func TestForksKnowWhoTheyAre(t *testing.T) {
 			t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/sessions/"+id, nil, nil) })
 		}
 		for who, ask := range say {
-			for range 2 { // it stays
+			for range 2 { // the variables persist
 				if got, want := ask(id), id+" "+role+" 2\n"; got != want {
 					t.Errorf("%s of %s says %q, want %q", who, role, got, want)
 				}
@@ -62,7 +62,7 @@ func TestForksKnowWhoTheyAre(t *testing.T) {
 	if len(names) != 3 {
 		t.Errorf("names of temporary files: %v", names)
 	}
-	// A resume makes nobody another.
+	// A resume does not reset variables.
 	output(t, c, s.ID, "python", "os.environ['ROLE'] = 'mine'")
 	act(t, c, s.ID, "pause", rig.Body{})
 	if got := output(t, c, s.ID, "python", "print(os.environ['ROLE'])"); got != "mine\n" {
@@ -70,8 +70,8 @@ func TestForksKnowWhoTheyAre(t *testing.T) {
 	}
 }
 
-// A program that seeds anew as the user guide says draws numbers of its own in each
-// fork, also OpenSSL's.
+// A program that reseeds as the user guide says draws different numbers in each fork,
+// including from OpenSSL.
 func TestProgramsThatSeedAnew(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "seeders")
@@ -101,7 +101,8 @@ with open("/workspace/numbers", "w", buffering=1) as out:
 	for _, id := range []string{s.ID, one, two} {
 		var all []string
 		rig.Within(t, rig.Patience, "further numbers", func() bool { all = numbers(id); return len(all) > first+200 })
-		// The last fork begins before the original has drawn its further numbers.
+		// Skip 100 numbers: the original may have drawn them before the last fork
+		// started.
 		for _, n := range all[first+100:] {
 			if other, there := drawn[n]; there {
 				t.Fatalf("%s and %s both drew %s", other, id, n)

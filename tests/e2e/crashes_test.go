@@ -13,11 +13,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// mortal is a server that dies at a step.
+// mortal is a server that dies at a chosen step.
 type mortal struct {
 	*rig.Server
 	c     *rig.Client
-	file  string // says at which; see internal/serve/failpoint
+	file  string // names the step; see internal/serve/failpoint
 	words int
 }
 
@@ -31,7 +31,7 @@ func newMortal(t *testing.T) *mortal {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "die-at")
-	// Without a Pool: nothing is done that nobody asked for.
+	// No Pool, so that no background work counts as steps.
 	m := &mortal{file: file, Server: rig.Own(t, rig.Options{
 		Env: []string{"POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0", "CLOUD_SANDBOX_DEV_FAILPOINT=" + file},
 	})}
@@ -39,7 +39,7 @@ func newMortal(t *testing.T) *mortal {
 	return m
 }
 
-// dieAt has the server die before the given step of what comes.
+// dieAt makes the server die before the given step of the next operation.
 func (m *mortal) dieAt(t *testing.T, step int) {
 	t.Helper()
 	m.words++
@@ -53,9 +53,8 @@ func (m *mortal) dieAt(t *testing.T, step int) {
 	}
 }
 
-// died waits for the server's death, if it dies, and starts another; otherwise it
-// reports that there was no such step. What is done after the answer is waited for
-// a moment.
+// died waits for the server's death and starts it again. If the operation had no such
+// step, it returns false. Steps may follow the answer, so died waits for them briefly.
 func (m *mortal) died(t *testing.T, answered bool) bool {
 	t.Helper()
 	if answered {
@@ -63,7 +62,7 @@ func (m *mortal) died(t *testing.T, answered bool) bool {
 		case <-m.Done():
 		case <-time.After(300 * time.Millisecond):
 		}
-		if os.Remove(m.file) == nil { // before the server took it: it cannot die any more
+		if os.Remove(m.file) == nil { // the server did not reach the step and can no longer die
 			return false
 		}
 	}
@@ -74,7 +73,7 @@ func (m *mortal) died(t *testing.T, answered bool) bool {
 	return true
 }
 
-// live are the sessions that have not ended, by ID.
+// live returns the sessions that have not ended, by ID.
 func (m *mortal) live(t *testing.T) map[string]session {
 	t.Helper()
 	var page struct {
@@ -88,9 +87,9 @@ func (m *mortal) live(t *testing.T) map[string]session {
 	return all
 }
 
-// wrong says what does not agree: no sentry without a session that runs, none
-// twice, no state without a snapshot and none lost, and the quota counts what
-// there is.
+// wrong returns the first inconsistency. Each running session must have exactly one
+// sentry, each snapshot exactly one saved state, and the quota must count the live
+// sessions.
 func (m *mortal) wrong(t *testing.T) string {
 	t.Helper()
 	var quota struct {
@@ -129,7 +128,7 @@ func (m *mortal) wrong(t *testing.T) string {
 	return ""
 }
 
-// agree waits until all agrees.
+// agree waits until wrong finds no inconsistency.
 func (m *mortal) agree(t *testing.T, what string) {
 	t.Helper()
 	last := ""
@@ -143,7 +142,7 @@ func (m *mortal) agree(t *testing.T, what string) {
 	}
 }
 
-// holds fails the test unless a session goes on with one of the values.
+// holds fails the test unless x in a session has one of the values.
 func (m *mortal) holds(t *testing.T, id, what string, values ...string) {
 	t.Helper()
 	if got := strings.TrimSpace(output(t, m.c, id, "python", "print(x)")); !slices.Contains(values, got) {
@@ -151,8 +150,8 @@ func (m *mortal) holds(t *testing.T, id, what string, values ...string) {
 	}
 }
 
-// The server is killed before each step of what changes a session, in turn; the
-// next one finishes or undoes what was begun.
+// The server is killed before each step of each operation that changes a session. The
+// next server completes the operation or rolls it back.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	const first, now = "first", "now"
@@ -160,15 +159,15 @@ func TestKilledAtEveryStep(t *testing.T) {
 		output(t, m.c, id, "python", fmt.Sprintf("x = %q", value))
 	}
 	for name, op := range map[string]struct {
-		ready func(t *testing.T, m *mortal, id string) // of what runs, before each try; nil: nothing
-		path  string                                   // of the session, that is posted to
+		ready func(t *testing.T, m *mortal, id string) // prepares the session before each try; nil: no preparation
+		path  string                                   // of the session; the operation is a POST to it
 		body  rig.Body
-		want  []string // what it may hold after a death
+		want  []string // allowed values of x after a crash
 	}{
 		"pause":  {nil, "/pause", rig.Body{}, []string{now}},
 		"resume": {func(t *testing.T, m *mortal, id string) { act(t, m.c, id, "pause", rig.Body{}) }, "/resume", rig.Body{}, []string{now}},
 		"fork":   {nil, "/fork", rig.Body{"count": 1}, []string{now}},
-		"rollback": {func(t *testing.T, m *mortal, id string) { // of what is paused: pauses are above
+		"rollback": {func(t *testing.T, m *mortal, id string) { // of a paused session: "pause" covers pauses
 			set(t, m, id, now)
 			act(t, m.c, id, "pause", rig.Body{})
 		}, "/rollback", rig.Body{"snapshot_id": first}, []string{first, now}},
@@ -191,7 +190,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				if op.ready != nil {
 					op.ready(t, m, s.ID)
 				}
-				m.agree(t, "before") // what is still done counts as steps too
+				m.agree(t, "before") // pending work would count as steps
 				m.dieAt(t, step)
 				status, raw, err := m.c.Do("POST", "/api/v1/sessions/"+s.ID+op.path, op.body)
 				if err == nil && status >= 300 {
@@ -202,7 +201,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				m.agree(t, what)
 				m.holds(t, s.ID, what, op.want...)
 				for id := range m.live(t) {
-					if id != s.ID { // a fork
+					if id != s.ID { // it is a fork
 						m.holds(t, id, what, op.want...)
 						m.c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
 					}
@@ -216,7 +215,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// enough fails the test unless a change had steps.
+// enough fails the test if an operation had fewer than two steps.
 func enough(t *testing.T, steps int) {
 	t.Helper()
 	t.Logf("%d steps", steps-1)
@@ -225,8 +224,8 @@ func enough(t *testing.T, steps int) {
 	}
 }
 
-// killCreates kills the server at each step of a create, and then at each of the
-// end of what is running or paused.
+// killCreates kills the server at each step of a create, and then at each step of a
+// delete of a running and of a paused session.
 func (m *mortal) killCreates(t *testing.T) {
 	for step := 1; ; step++ {
 		m.agree(t, "before")
@@ -237,7 +236,7 @@ func (m *mortal) killCreates(t *testing.T) {
 		}
 		died := m.died(t, err == nil)
 		m.agree(t, fmt.Sprintf("create, step %d", step))
-		for id := range m.live(t) { // it is whole, or its name is free
+		for id := range m.live(t) { // the session works, or its name is free
 			m.c.Sh(t, id, "true")
 			m.c.Must(t, "DELETE", "/api/v1/sessions/new", nil, nil)
 		}

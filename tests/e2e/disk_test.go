@@ -12,10 +12,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// On a disk that is nearly full no new session begins while those that are paused
-// still resume; and one that the disk has no room for stays paused as it was.
+// On a nearly full disk new sessions are refused while paused ones still resume. If
+// there is no room to resume a session, it stays paused.
 func TestDiskNearlyFull(t *testing.T) {
-	// The node looks at the disk that its folder is on.
+	// The node checks the disk that holds its folder.
 	s, fill := onSmallDisk(t, "server/node")
 	if err := s.Launch(); err != nil {
 		t.Fatal(err)
@@ -25,8 +25,8 @@ func TestDiskNearlyFull(t *testing.T) {
 	output(t, c, one.ID, "python", "x = 1")
 	act(t, c, one.ID, "pause", rig.Body{})
 
-	// refused waits for that of a session that the pool has no boot for: what the node
-	// knows of the disk may be a little old.
+	// refused waits until a create that misses the Pool is refused. The node's view of
+	// the disk may lag.
 	refused := func() {
 		t.Helper()
 		rig.Within(t, rig.Patience, "a new session is refused", func() bool {
@@ -55,8 +55,8 @@ func TestDiskNearlyFull(t *testing.T) {
 	}
 }
 
-// onSmallDisk prepares a server with a folder below its data folder on a disk of its
-// own, in memory. fill leaves so many parts of a hundred of that disk free.
+// onSmallDisk prepares a server with a folder of its data folder on a tmpfs. fill leaves
+// free percent of that disk free.
 func onSmallDisk(t *testing.T, folder string) (s *rig.Server, fill func(free int64)) {
 	t.Helper()
 	rig.Need(t)
@@ -92,7 +92,7 @@ func onSmallDisk(t *testing.T, folder string) (s *rig.Server, fill func(free int
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close() // the one before is gone with its room
+		defer f.Close() // os.Create has truncated the previous filler
 		if err := unix.Fallocate(int(f.Fd()), 0, 0, size*(100-free)/100); err != nil {
 			t.Fatal(err)
 		}

@@ -39,8 +39,8 @@ EXPOSE 8000
 CMD ["sh", "-c", "echo started as $(whoami) > /tmp/started; exec sleep 600"]
 `
 
-// A template of a Dockerfile, by the command line: built, built again from what is
-// there, built anew from where a file has changed, and started from.
+// The command line builds a template from a Dockerfile. An unchanged build is cached.
+// After a file changes, only the steps from its COPY on run again.
 func TestCommandTemplateOfDockerfile(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-dockerfile")
@@ -80,7 +80,7 @@ func TestCommandTemplateOfDockerfile(t *testing.T) {
 		t.Errorf("inside: %s\nwant %s", got, want)
 	}
 
-	// What is there is not built again, and of what is not there only the rest.
+	// An unchanged build is cached; a changed file reruns only the later steps.
 	again := sh.must(t, build...)
 	decodeInto(t, []byte(again), &built)
 	if !built.Cached {
@@ -131,7 +131,8 @@ func TestCommandTemplateOfDockerfile(t *testing.T) {
 	}
 }
 
-// The same over REST, with the context in the form, and nothing of another tenant's.
+// REST builds Dockerfiles with the context in the form. Other tenants cannot see the
+// builds.
 func TestDockerfileBuilds(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -200,7 +201,8 @@ func TestDockerfileBuilds(t *testing.T) {
 	c.Must(t, "DELETE", "/api/v1/templates/rest", nil, nil)
 }
 
-// repository is a package of a repository of its own: sandboxes reach none here.
+// repository builds a local apt repository with one package, because sandboxes cannot
+// reach a public one here.
 const repository = `FROM base
 WORKDIR /srv/repo
 RUN mkdir -p greeting/DEBIAN greeting/usr/bin \
@@ -211,8 +213,8 @@ RUN mkdir -p greeting/DEBIAN greeting/usr/bin \
   && rm -rf greeting /etc/apt/sources.list /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] file:/srv/repo ./' > /etc/apt/sources.list
 `
 
-// Packages are added to an image through a server, by programs of the image in a
-// sandbox of the tenant.
+// A server adds packages to an image by running the image's package manager in a sandbox
+// of the tenant.
 func TestPackagesForImages(t *testing.T) {
 	t.Parallel()
 	const nobody = "127.0.0.1:1" // no registry listens there
@@ -267,7 +269,8 @@ func TestPackagesForImages(t *testing.T) {
 	}
 }
 
-// Files of any size are put in, beside an archive and by the command line.
+// Large files are added to a template, by REST beside an archive and by the command
+// line.
 func TestTemplateFiles(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "template-files")
@@ -360,8 +363,8 @@ func TestTemplateFiles(t *testing.T) {
 	sh.must(t, "template", "rm", "files")
 }
 
-// A template that changes a line of another one costs what it adds: its image is kept
-// as a delta, is made whole again for who starts from it, and goes with its template.
+// A template that adds one line to another is stored as a delta. A start from it
+// rebuilds the whole image, and removing the template deletes the image.
 func TestTemplatesCostWhatTheyAdd(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -378,7 +381,7 @@ func TestTemplatesCostWhatTheyAdd(t *testing.T) {
 	if n, err := all.Stored(built.Version); err != nil || n > most {
 		t.Errorf("the template takes %d bytes, more than %d, %v", n, most, err)
 	}
-	rig.Within(t, rig.Patience, "the whole file is evicted", func() bool { // its build had a Sandbox on trial
+	rig.Within(t, rig.Patience, "the whole file is evicted", func() bool { // the build's trial Sandbox may still use it
 		_, err := all.Evict(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -401,7 +404,7 @@ func TestTemplatesCostWhatTheyAdd(t *testing.T) {
 		freed, err := all.Evict(t.Context(), 0)
 		return err == nil && freed > 0
 	})
-	if got := sh.must(t, "exec", box, "cat", "/srv/line"); got != "a line\n" { // resumed
+	if got := sh.must(t, "exec", box, "cat", "/srv/line"); got != "a line\n" { // resumes the sandbox
 		t.Errorf("after a pause inside is %q", got)
 	}
 	sh.must(t, "rm", box)

@@ -13,7 +13,7 @@ import (
 // finding is one line of `cloud-sandbox doctor --json`.
 type finding struct{ Check, Level, Detail, Fix string }
 
-// doctor runs the command and returns what it found, by check, and its exit code.
+// doctor runs the command and returns its findings by check, and its exit code.
 func doctor(t *testing.T, bin string, args ...string) (map[string]finding, int) {
 	t.Helper()
 	cmd := rig.CommandContext(t.Context(), bin, append([]string{"doctor", "--json"}, args...)...)
@@ -40,7 +40,7 @@ func doctor(t *testing.T, bin string, args ...string) (map[string]finding, int) 
 	return all, cmd.ProcessState.ExitCode()
 }
 
-// doctor says what a start would say, of the host on which these tests run.
+// `doctor` reports the problems that a start on this host would have.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	s := shared.Machine(t)
@@ -65,7 +65,7 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("%+v, and it ends with %d", f, code)
 			}
 			for _, check := range []string{"system", "rights", "cgroups", "namespaces", "platform"} {
-				if f := found[check]; f.Level == "problem" || f.Level == "" { // sandboxes start here
+				if f := found[check]; f.Level == "problem" || f.Level == "" { // sandboxes start on this host
 					t.Errorf("%s: %+v", check, f)
 				}
 			}
@@ -76,8 +76,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// A command does not go to the address of a server that was killed: it may be another
-// program's by now.
+// A command does not use the recorded address of a killed server, because another
+// program may have the port by now.
 func TestAddressOfAKilledServer(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// key has the operator make an API key.
+// key creates an API key as the operator.
 func key(t *testing.T, s *rig.Server, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -24,7 +24,8 @@ func key(t *testing.T, s *rig.Server, args ...string) string {
 	return strings.TrimSpace(stdout.String())
 }
 
-// send sends a request with one more header and returns the answer's own.
+// send sends a request with an additional header. It returns the response and the
+// decoded Sandbox.
 func send(t *testing.T, c *rig.Client, method, path, body, name, value string) (*http.Response, rig.Sandbox) {
 	t.Helper()
 	req, err := http.NewRequest(method, c.URL+path, strings.NewReader(body))
@@ -47,7 +48,7 @@ func send(t *testing.T, c *rig.Client, method, path, body, name, value string) (
 	return resp, s
 }
 
-// A client of another version is told both where the server does not know its call.
+// If the server does not know a client's call, the error names both versions.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "versions")
@@ -56,7 +57,7 @@ func TestVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := strings.TrimPrefix(strings.TrimSpace(strings.TrimPrefix(string(version), "cloud-sandbox version ")), "v")
-	plain := &http.Client{Timeout: rig.Patience} // the contract that c checks has no calls of Connect
+	plain := &http.Client{Timeout: rig.Patience} // c checks a contract that has no Connect calls
 	const later = "cloud-sandbox-python/99.0.0"
 	both := "the client has version 99.0.0 and the server version " + own + ": update the older one"
 	for name, tt := range map[string]struct{ method, path, body, agent, want string }{
@@ -85,8 +86,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Outside dev mode the operator's key opens the door, mints tokens and is shut
-// out once it is revoked; limits hold for each key.
+// Outside dev mode an admin key from the operator grants access and mints tokens. Rate
+// limits apply per caller, and a revoked key is refused.
 func TestDoors(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{
@@ -153,8 +154,8 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// rotateKeys gives the key of c another secret twice: with an overlap by an
-// admin, in which both are valid, and without one by the operator. c has the last.
+// rotateKeys rotates the key of c twice: as an admin with an overlap, in which both
+// secrets are valid, and as the operator without one. c gets the last secret.
 func rotateKeys(t *testing.T, s *rig.Server, admin *rig.Client, id string, c *rig.Client) {
 	t.Helper()
 	var rotated struct {
@@ -186,7 +187,8 @@ func rotateKeys(t *testing.T, s *rig.Server, admin *rig.Client, id string, c *ri
 	c.Must(t, "GET", "/api/v1/sessions", nil, nil)
 }
 
-// A create that is asked again after kill -9 of the server is the same one.
+// A create retried with its Idempotency-Key after kill -9 of the server returns the same
+// session.
 func TestIdempotencyAcrossAKill(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})

@@ -23,7 +23,7 @@ var shared = rig.Shared{Options: rig.Options{Pool: 3}, Cluster: startCluster}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-// The first snippet of the documentation, word for word but for the address.
+// The first snippet of the documentation works, unchanged except for the address.
 func TestCurlSnippet(t *testing.T) {
 	t.Parallel()
 	s := shared.Machine(t)
@@ -151,7 +151,7 @@ func TestStream(t *testing.T) {
 		if kind == "result" {
 			_ = json.Unmarshal([]byte(data), &result)
 		}
-		if !released && texts["stdout"] == "one\n" && texts["stderr"] == "two\n" { // it still runs, and is let go now
+		if !released && texts["stdout"] == "one\n" && texts["stderr"] == "two\n" { // the code still runs; let it finish
 			released = true
 			c.Must(t, "PUT", rig.Files("", id, "/workspace/go"), []byte("x"), nil)
 		}
@@ -161,7 +161,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A client that leaves ends what it ran, and nothing else.
+// A client that disconnects ends its execution. The Sandbox keeps running.
 func TestClientThatLeaves(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "leaver")
@@ -295,8 +295,8 @@ func TestSessions(t *testing.T) {
 	c.Create(t, rig.Body{"name": "one"}) // the name is free again
 }
 
-// A deadline ends a Sandbox by itself, also one that was moved nearer, and one
-// moved farther does not end.
+// A Sandbox ends at its deadline, also at a shortened one. An extended deadline keeps it
+// running.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -305,7 +305,7 @@ func TestDeadlines(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/sessions/"+farther.ID+"/timeout", rig.Body{"timeout_seconds": 300}, nil)
 	short := c.Create(t, rig.Body{"timeout_seconds": 2, "on_timeout": "end"})
 	nearer := c.Create(t, rig.Body{"on_timeout": "end"})
-	sentry := s.SentryOf(t, nearer.ID) // while it has time
+	sentry := s.SentryOf(t, nearer.ID) // before the deadline
 	c.Must(t, "POST", "/api/v1/sessions/"+nearer.ID+"/timeout", rig.Body{"timeout_seconds": 2}, nil)
 	for _, id := range []string{short.ID, nearer.ID} {
 		rig.Within(t, rig.Patience, "the end at the deadline", func() bool { return c.Get(t, id).State == "ended" })
@@ -319,7 +319,7 @@ func TestDeadlines(t *testing.T) {
 	if code, raw, _ := c.Do("POST", "/api/v1/execute", rig.Body{"sandbox_id": short.ID, "language": "bash", "code": "true"}); code != 409 && code != 404 {
 		t.Errorf("running in an ended sandbox answers %d %s", code, raw)
 	}
-	time.Sleep(time.Until(farther.Deadline.Add(time.Second))) // the deadline that no longer holds
+	time.Sleep(time.Until(farther.Deadline.Add(time.Second))) // past the original deadline
 	if got := c.Get(t, farther.ID); got.State != "running" {
 		t.Errorf("the extended one is %+v", got)
 	}

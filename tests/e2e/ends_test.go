@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// endOf waits for the end of a session, or for its way back to a checkpoint, and
-// returns the cause; empty for the latter.
+// endOf waits until a session has ended or was restored to a checkpoint. It returns the
+// cause; empty if restored.
 func endOf(t *testing.T, c *rig.Client, id string) string {
 	t.Helper()
 	var s rig.Sandbox
@@ -21,8 +21,8 @@ func endOf(t *testing.T, c *rig.Client, id string) string {
 	return s.Cause()
 }
 
-// Whatever a user does to the Guest, its end is told as that, and never as the loss of
-// an engine, which is the operator's alarm. Nor does a checkpoint bring it back.
+// If a user kills the Guest, the cause is guest_exit and never engine_lost, which alerts
+// the operator. A checkpoint does not restore the session.
 func TestEndOfTheGuest(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "ender")
@@ -53,7 +53,7 @@ func TestEndOfTheGuest(t *testing.T) {
 			case "checkpoint":
 				c.Must(t, "POST", "/api/v1/sessions/"+id+"/snapshots", rig.Body{}, nil)
 			}
-			_, _ = c.TryRun(id, "bash", how.code, nil) // it does not survive its own code
+			_, _ = c.TryRun(id, "bash", how.code, nil) // fails: the code ends the session
 			if cause := endOf(t, c, id); cause != "guest_exit" {
 				t.Errorf("the cause is %q", cause)
 			}
@@ -61,7 +61,7 @@ func TestEndOfTheGuest(t *testing.T) {
 	}
 }
 
-// forked returns a copy of a session, until the test's end.
+// forked forks a session until the test's end and returns the fork's ID.
 func forked(t *testing.T, c *rig.Client, id string) string {
 	t.Helper()
 	var reply struct {
@@ -75,8 +75,8 @@ func forked(t *testing.T, c *rig.Client, id string) string {
 	return reply.Forks[0].ID
 }
 
-// A sentry host that took sentries up, whose parent it is not, still tells the end of
-// a Guest from the end of a sentry.
+// A restarted sentry host is not the parent of the sentries that it adopted. It still
+// distinguishes a Guest's exit from a sentry's death.
 func TestEndsAfterTheSentryHost(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{})
@@ -100,22 +100,23 @@ func TestEndsAfterTheSentryHost(t *testing.T) {
 	}
 }
 
-// Memory that no program holds, which nobody can give back, ends a session with oom.
-// One system call writes all of it: what a program wrote piece by piece may fit
-// again once the program is killed, and then the session lives on.
+// Filling /dev/shm ends a session with oom, because killing programs does not free it.
+// One system call writes all of it: after smaller writes, killing the program may free
+// enough for the session to live on.
 func TestEndForWantOfMemory(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "full")
 	s := create(t, c, rig.Body{"resources": rig.Body{"memory_mb": 128}})
 	const fill = `import os
 os.writev(os.open("/dev/shm/x", os.O_CREAT | os.O_WRONLY), [os.urandom(1 << 20)] * 400)`
-	_, _ = c.TryRun(s.ID, "python", fill, rig.Body{"timeout_seconds": 120}) // it does not survive its own code
+	_, _ = c.TryRun(s.ID, "python", fill, rig.Body{"timeout_seconds": 120}) // fails: the code ends the session
 	if cause := endOf(t, c, s.ID); cause != "oom" {
 		t.Errorf("the cause is %q", cause)
 	}
 }
 
-// The record of an end that its owner asked for says so by every door.
+// An end that the owner requested is recorded with its cause. Later executions answer
+// 409.
 func TestCausesThatWereAskedFor(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "asker")
@@ -139,8 +140,8 @@ func TestCausesThatWereAskedFor(t *testing.T) {
 	}
 }
 
-// What runs of a suspended tenant, and cannot be paused because the disk is full, ends
-// after some attempts, and its record says so.
+// A suspended tenant's sandbox that cannot be paused because the disk is full ends after
+// some attempts, with the cause suspended.
 func TestEndOfTheSuspended(t *testing.T) {
 	s, fill := onSmallDisk(t, "saved")
 	if err := s.Launch(); err != nil {
@@ -156,7 +157,7 @@ func TestEndOfTheSuspended(t *testing.T) {
 	fill(1)
 	ops.Must(t, "PATCH", "/api/v1/tenants/dev:mine", rig.Body{"state": "suspended", "reason": "a test"}, nil)
 	sentry := s.SentryOf(t, id)
-	t.Parallel() // the attempts are a minute apart: others run meanwhile
+	t.Parallel() // the attempts are a minute apart: other tests run meanwhile
 	rig.Within(t, 5*time.Minute, "the end of its sandbox", func() bool {
 		return !slices.ContainsFunc(s.Processes(rig.Sentry), func(p rig.Process) bool { return p.Pid == sentry.Pid })
 	})
@@ -166,8 +167,8 @@ func TestEndOfTheSuspended(t *testing.T) {
 	}
 }
 
-// What ran on a node that has been away for longer than anything may run ends with
-// node_lost, and the node stops it when it returns.
+// If a node is away for longer than the maximum lifetime of a sandbox, its sandboxes end
+// with node_lost. The node stops them when it returns.
 func TestEndOfANode(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{Pool: 1})
@@ -187,7 +188,7 @@ func TestEndOfANode(t *testing.T) {
 	}
 	r.Start(t, "node")
 	r.Serves(t)
-	r.Kill(t, "session-manager") // the next one compares at once
+	r.Kill(t, "session-manager") // the next one reconciles at its start
 	r.Start(t, "session-manager")
 	rig.Within(t, rig.Patience, "the end of what ran there", func() bool {
 		return !slices.ContainsFunc(r.Processes(rig.Sentry), func(p rig.Process) bool { return p.Pid == sentry.Pid })

@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// live is a Python session's state: an array of numpy where there is one, and a
-// file that is half written.
+// live creates a Python session's state: a numpy array if numpy is installed, and a
+// half-written file.
 const (
 	live = `import hashlib, os, sys
 sys.path.insert(0, "/workspace/numpy")
@@ -35,7 +35,7 @@ half.write("ne\nthird line\n"); half.close()
 print(open("/workspace/half").read() == "first line\nsecond line\nthird line\n", born == os.getpid())`
 )
 
-// page asks a port of a Sandbox from outside.
+// page requests /page from a port of a Sandbox through the gateway.
 func page(t *testing.T, c *rig.Client, id, port string) (string, error) {
 	t.Helper()
 	req, err := http.NewRequest("GET", c.URL+"/page", nil)
@@ -53,9 +53,9 @@ func page(t *testing.T, c *rig.Client, id, port string) (string, error) {
 	return string(body), err
 }
 
-// A Python session with a live array, a server in the background, a terminal with
-// an editor and a half-written file is paused; all of the service is killed, the
-// page cache dropped, the service started: all four go on.
+// A session has a live Python array, a background server, a terminal editor and a
+// half-written file. It is paused, the whole service is killed, the page cache is
+// dropped and the service is started again. All four continue after a resume.
 func TestAllGoesOnAfterTheServiceDied(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{})

@@ -24,7 +24,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// execution is a request to run code.
+// execution returns a request to run code.
 func execution(t *testing.T, c *rig.Client, body rig.Body, headers ...string) *http.Request {
 	t.Helper()
 	raw, err := json.Marshal(body)
@@ -75,8 +75,8 @@ func (w written) bytes() string {
 	return w.Text
 }
 
-// beginExecution streams an execution until stop says so, or to its end. It returns the
-// events, and lets go of the connection.
+// beginExecution streams an execution until stop returns true, or to its end. It closes
+// the connection and returns the events.
 func beginExecution(t *testing.T, c *rig.Client, body rig.Body, stop func(written) bool, headers ...string) (all []written) {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -117,7 +117,7 @@ func beginExecution(t *testing.T, c *rig.Client, body rig.Body, stop func(writte
 	return all
 }
 
-// every is all 256 bytes, as bash writes them.
+// every is bash code that writes all 256 byte values.
 const every = `for i in {0..255}; do printf "\\x$(printf %x $i)"; done`
 
 func everyByte() string {
@@ -128,7 +128,7 @@ func everyByte() string {
 	return string(all)
 }
 
-// Bytes stay bytes on every way out, and on every way in.
+// The command line passes arbitrary bytes unchanged in both directions.
 func TestExactBytes(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "bytes")
@@ -157,7 +157,7 @@ func TestExactBytes(t *testing.T) {
 		t.Errorf("logs shows %q and %q", got.out, got.err)
 	}
 
-	// Large, and as a pipe: what goes in comes out.
+	// A large archive passes through a pipe unchanged.
 	sum := strings.Fields(sh.must(t, "exec", "bytes", "bash", "-c", "mkdir -p t && head -c 6000000 /dev/urandom >t/x && sha256sum t/x"))[0]
 	archive := filepath.Join(sh.folder, "t.tgz")
 	out, err := os.Create(archive)
@@ -183,7 +183,7 @@ func TestExactBytes(t *testing.T) {
 	}
 }
 
-// What JSON carries as text says where the text is not exact, and has the bytes.
+// JSON results also carry output as base64 if it is not valid UTF-8.
 func TestExactBytesInJSON(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "exact")
@@ -221,7 +221,8 @@ func TestExactBytesInJSON(t *testing.T) {
 	}
 }
 
-// lasting are commands that write ten lines in some seconds, and how each ends.
+// lasting lists commands that write ten lines in some seconds, with their exit codes and
+// last output.
 var lasting = map[string]struct {
 	args []string
 	code int
@@ -232,7 +233,7 @@ var lasting = map[string]struct {
 	"bash":   {[]string{"run", "-l", "bash", "-c", "for i in {1..10}; do echo $i; sleep 0.3; done"}, 0, ""},
 }
 
-// wrote is what a command has written so far.
+// wrote is a thread-safe buffer of a command's output.
 type wrote struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -250,7 +251,7 @@ func (w *wrote) String() string {
 	return w.all.String()
 }
 
-// withSDK does by the Python SDK what lasting does.
+// withSDK runs the same loop with the Python SDK.
 const withSDK = `
 import sys
 from cloud_sandbox import Sandbox
@@ -261,14 +262,14 @@ sys.exit(done.exit_code)
 
 const tenLines = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n"
 
-// The server's end by kill -9 ends nothing of what exec and run run, and loses no
-// byte of their output: they go on with the next server.
+// kill -9 of the server does not end the commands of exec and run or lose their output.
+// They reconnect to the next server.
 func TestExecutionsOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
 	sh := &shell{server: s, user: "lasting", folder: t.TempDir()}
 	sh.must(t, "create", "lasting")
-	sh.must(t, "run", "-s", "lasting", "-c", "0") // the interpreter is there
+	sh.must(t, "run", "-s", "lasting", "-c", "0") // starts the interpreter
 	type command struct {
 		cmd      *exec.Cmd
 		out, err wrote
@@ -315,8 +316,7 @@ func TestExecutionsOutliveTheServer(t *testing.T) {
 	}
 }
 
-// The server's end by kill -9 neither loses nor repeats a byte of what goes through
-// a program in either direction.
+// kill -9 of the server neither loses nor repeats a byte of a program's input or output.
 func TestExecInputOutlivesTheServer(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -341,7 +341,7 @@ func TestExecInputOutlivesTheServer(t *testing.T) {
 		}
 	}
 	give()
-	for range parts - 1 { // while bytes are on their way both ways
+	for range parts - 1 { // kill the server while bytes pass in both directions
 		var giving sync.WaitGroup
 		giving.Go(give)
 		rig.Kill(t, s.One(t, rig.ServerRole))
@@ -372,8 +372,8 @@ func (c *tally) Write(p []byte) (int, error) {
 	return c.Hash.Write(p)
 }
 
-// A pause ends nothing of what execute runs: it goes on with its sandbox, in a fork
-// too, and its output can be read again.
+// Executions survive a pause. They continue after the resume and in a fork, and their
+// output can be read again.
 func TestExecutionsOutliveAPause(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "executions-pause")
@@ -434,8 +434,8 @@ func TestExecutionsOutliveAPause(t *testing.T) {
 	}
 }
 
-// Requests with one key are one execution, which outlives the first of them for a
-// while; without a key it ends with its request.
+// Requests with the same Idempotency-Key share one execution, which outlives a
+// disconnected client for a while. Without a key an execution ends with its request.
 func TestExecutionKeys(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "keys")

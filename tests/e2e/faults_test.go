@@ -17,7 +17,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/s3rig"
 )
 
-// theCluster is the shared installation, where a cluster is tested.
+// theCluster is the shared installation of cluster tests.
 var theCluster struct {
 	*rig.Fleet
 	network *rig.Network
@@ -40,8 +40,8 @@ func startCluster(t testing.TB) *rig.Server {
 	return theCluster.Gateways()
 }
 
-// aCluster skips a test where no cluster is tested. Tests of faults run alone, before those
-// that run side by side.
+// aCluster returns the cluster, or skips the test if no cluster is tested. Fault tests
+// run alone, before the parallel tests.
 func aCluster(t *testing.T) *rig.Fleet {
 	t.Helper()
 	if !rig.IsCluster() {
@@ -51,7 +51,7 @@ func aCluster(t *testing.T) *rig.Fleet {
 	return theCluster.Fleet
 }
 
-// atOnce is a client whose calls fail instead of waiting for long.
+// atOnce returns a copy of c whose calls time out after 20 s.
 func atOnce(c *rig.Client) *rig.Client {
 	hasty := *c
 	client := *c.HTTP
@@ -93,8 +93,8 @@ func TestClusterLeaderDies(t *testing.T) {
 	all.Wait()
 }
 
-// ticker counts five times a second from 0 on in the Sandbox, and serves its folder at port
-// 8000.
+// ticker counts up from 0 in the Sandbox, five times a second, and serves its folder on
+// port 8000.
 const ticker = `python3 -m http.server 8000 >/dev/null 2>&1 &
 i=0; while :; do echo $i; echo $i > /workspace/next; mv /workspace/next /workspace/ticks; i=$((i+1)); sleep 0.2; done`
 
@@ -142,8 +142,8 @@ func (s ticks) remembers(t *testing.T) {
 	}
 }
 
-// PostgreSQL is gone for a minute: ports answer, the API says so, nothing ends or stands
-// still, and everything goes on after that.
+// PostgreSQL is down for a minute. Ports keep answering, the API answers 503 with
+// Retry-After, Sandboxes keep running, and creates work again afterwards.
 func TestClusterWithoutDatabase(t *testing.T) {
 	f := aCluster(t)
 	c := f.Gateways().Client(t, "recordless")
@@ -153,7 +153,7 @@ func TestClusterWithoutDatabase(t *testing.T) {
 	}
 	began := time.Now()
 	before := make([]int, len(all))
-	for i, s := range all { // a gateway remembers the sandboxes whose ports it has served of late
+	for i, s := range all { // fills the gateways' caches of recently served sandboxes
 		for _, name := range []string{rig.FleetGatewayA, rig.FleetGatewayB} {
 			var err error
 			if before[i], err = s.at(f.Machine(name).URL); err != nil {
@@ -210,8 +210,8 @@ func TestClusterWithoutDatabase(t *testing.T) {
 	}
 }
 
-// A node is cut off, and no sender is told: what does not need it is not delayed, and its
-// Sandboxes are there when it is back.
+// A node's packets are dropped. Calls that do not need the node are not delayed, and its
+// Sandboxes are intact when it is back.
 func TestClusterNodeCutOff(t *testing.T) {
 	f := aCluster(t)
 	c := f.Gateways().Client(t, "cut-off")
@@ -280,7 +280,7 @@ func TestClusterNodeCutOff(t *testing.T) {
 	})
 }
 
-// Nothing of a tenant passes between the roles of a cluster in the clear.
+// No tenant data passes between the roles of a cluster unencrypted.
 func TestClusterWire(t *testing.T) {
 	f := aCluster(t)
 	capture := theCluster.network.Capture(t)

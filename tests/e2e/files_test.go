@@ -75,7 +75,8 @@ func TestRangesAndConditions(t *testing.T) {
 	}
 }
 
-// What is no file with a size is read as it comes, or refused as what it is.
+// Files in /proc, which have no size, are read as streams. FIFOs, symlink loops, devices
+// and folders are refused.
 func TestFilesThatAreNone(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "odd-files")
@@ -96,7 +97,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	}
 }
 
-// found is a search's answer as lines of path:line:text.
+// found returns a search's matches as lines of path:line:text.
 func found(t *testing.T, c *rig.Client, body rig.Body) string {
 	t.Helper()
 	var reply struct {

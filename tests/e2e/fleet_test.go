@@ -49,8 +49,8 @@ func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids 
 			return ids
 		}
 	}
-	// A Node that has the image is preferred while its queue is short. A Volume has a
-	// Sandbox start on the Node that keeps it.
+	// The scheduler prefers a Node that has the image while its queue is short. A
+	// Sandbox with a Volume starts on the Volume's Node.
 	for _, name := range nodes {
 		if !runs[name] {
 			with := rig.Body{"volumes": []rig.Body{{"volume": volumeOn(t, f, c, name), "path": "/data"}}}
@@ -78,15 +78,15 @@ func volumeOn(t *testing.T, f *rig.Fleet, c *rig.Client, node string) string {
 	return ""
 }
 
-// An installation whose roles share no data folder does what one process does, through any
-// of its gateways.
+// An installation whose roles share no data folder works like a single process, through
+// any of its gateways.
 func TestFleet(t *testing.T) {
 	rig.Need(t)
 	f := rig.NewFleet(t, "CLOUD_SANDBOX_DATABASE="+postgrestest.Start(t).Address(t))
 	f.StartAll(t)
 	a := f.Machine(rig.FleetGatewayA).Client(t, "fleet")
 	b := f.Machine(rig.FleetGatewayB).Anyone(t)
-	b.Token = a.Token // a token of one is good at the other
+	b.Token = a.Token // both gateways accept the token
 	if len(imagesOn(t, f, rig.FleetNode)) == 0 {
 		t.Error("the node has filled its pool without the image of its template")
 	}
@@ -177,12 +177,12 @@ func fleetTemplate(t *testing.T, f *rig.Fleet, a, b *rig.Client) {
 	if !slices.Contains(imagesOn(t, f, rig.FleetNode), done.Version) {
 		t.Error("the node runs from an image that it does not have")
 	}
-	// The Sandboxes on the other Node keep it too.
+	// Sandboxes on the other Node also prevent its removal.
 	if status, raw, err := b.Do("DELETE", "/api/v1/templates/mine", nil); err != nil || status != http.StatusConflict {
 		t.Errorf("DELETE of a template in use: %d %s %v", status, raw, err)
 	}
 
-	// A build by steps runs in a Sandbox of either Node.
+	// A build with steps runs in a Sandbox on either Node.
 	text, err := json.Marshal(rig.Body{"template": "steps", "dockerfile": "FROM base\nRUN echo built | sudo tee /srv/made\n"})
 	if err != nil {
 		t.Fatal(err)
@@ -211,8 +211,8 @@ func fleetTemplate(t *testing.T, f *rig.Fleet, a, b *rig.Client) {
 	}
 }
 
-// fleetWithoutHome checks what goes on while the Node that keeps the Templates is away,
-// and that it returns.
+// fleetWithoutHome checks that creates are refused while the Node that keeps the
+// Templates is down. After its restart, existing and new Sandboxes work.
 func fleetWithoutHome(t *testing.T, f *rig.Fleet, c *rig.Client) {
 	running := onBothNodes(t, f, c, nil)
 	f.Kill(t, rig.FleetHome)
@@ -225,7 +225,7 @@ func fleetWithoutHome(t *testing.T, f *rig.Fleet, c *rig.Client) {
 	works(t, c, c.Create(t, nil).ID)
 }
 
-// A process with another seed than the others is refused: it could not reach their
+// A gateway with a different guest seed does not start, because it could not reach the
 // Sandboxes.
 func TestFleetWithAnotherSeed(t *testing.T) {
 	rig.Need(t)

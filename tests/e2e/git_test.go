@@ -7,8 +7,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// gitServer serves /srv/app.git inside the Sandbox, to ada, and writes down what
-// is in the arguments and the environment of every process meanwhile.
+// gitServer serves /srv/app.git inside the Sandbox to the user ada. At each request it
+// records the arguments and environments of all processes.
 const gitServer = `
 import base64, glob, http.server, os, subprocess
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -120,7 +120,7 @@ func TestGit(t *testing.T) {
 	if s := git("status", rig.Body{"path": "app"}); !s.Clean || s.Upstream != "origin/main" || s.Ahead != 0 {
 		t.Errorf("status %+v", s)
 	}
-	// The token was there for these calls only.
+	// The token is in no file, and was in no process's arguments or environment.
 	found := c.Sh(t, id, `[ -s /tmp/seen ] || echo nothing was seen
 		sudo grep -rl t0ken /workspace /home /root /tmp/seed /tmp/seen /tmp/server.log /etc /var 2>/dev/null
 		for p in /proc/[0-9]*; do [ "$p" = "/proc/$$" ] || sudo cat $p/cmdline $p/environ 2>/dev/null; done | tr '\0' '\n' | grep -c 'the-[t]0ken'; true`)

@@ -6,8 +6,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Coding agents run what they do not trust in bubblewrap, without the network: its
-// loopback interface works, whichever way programs set it up, also after a pause.
+// Coding agents run untrusted code in bubblewrap without a network. The loopback
+// interface in it works, however it is set up, and after a pause.
 func TestSandboxesInside(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "inner")

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// programs print what they read, one in each language.
+// programs copy stdin to stdout, one in each language. bad does not compile.
 var programs = map[string]struct{ good, bad string }{
 	"go":   {"package main\nimport (\"fmt\"; \"os\"; \"io\")\nfunc main() { b, _ := io.ReadAll(os.Stdin); fmt.Print(string(b)) }", "package main\nfunc main() { x }"},
 	"ruby": {"print STDIN.read", ""},
@@ -19,9 +19,9 @@ var programs = map[string]struct{ good, bad string }{
 	"rust": {"fn main() { let mut s = String::new(); std::io::stdin().read_line(&mut s).unwrap(); print!(\"{s}\"); }", "fn main() { x }"},
 }
 
-// Every language runs where its toolchain is, and is refused with a list where
-// it is not. CLOUD_SANDBOX_E2E_LANGUAGES names a template of the templates'
-// folder that has toolchains; base has none of these.
+// A language runs if its toolchain is installed. Otherwise it is refused with a list of
+// the available languages. CLOUD_SANDBOX_E2E_LANGUAGES names a template with toolchains;
+// base has none of these.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "languages")
@@ -51,7 +51,7 @@ func TestLanguages(t *testing.T) {
 	}
 }
 
-// A compiler that a user puts there is found and used; nothing of it is left.
+// A compiler that a user installs is found and used, and leaves no temporary files.
 func TestCompiling(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "compiling")

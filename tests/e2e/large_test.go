@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// largeTime bounds one step of what is large, in seconds.
+// largeTime is the timeout of one step, in seconds.
 const largeTime = 3000
 
 // A Sandbox of the default shape with a million files, or with 50,000 descriptors, is

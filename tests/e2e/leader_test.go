@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// takeover is how soon another session-manager leads after the death of the leader.
+// takeover bounds the time from the death of the leader to the next successful create.
 const takeover = 15 * time.Second
 
 // managers are an installation with two session-managers over one database, the second
@@ -44,7 +44,7 @@ func twoManagers(t *testing.T, env ...string) *managers {
 	if err := os.Mkdir(own, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{"guest-seed", "services", "secrets-key"} { // they are the installation's
+	for _, secret := range []string{"guest-seed", "services", "secrets-key"} { // shared by the installation
 		if out, err := rig.Command("cp", "-a", filepath.Join(first.Data, "server", secret), own).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -63,7 +63,8 @@ func twoManagers(t *testing.T, env ...string) *managers {
 	return m
 }
 
-// lead is what the session-manager of r says of itself; both kinds are ready.
+// lead returns what the session-manager of r reports, leader or standby. Both must be
+// ready.
 func (m *managers) lead(t *testing.T, r *rig.Roles) string {
 	t.Helper()
 	code, raw, err := r.Ask("session-manager", "/ready")
@@ -82,7 +83,7 @@ func (m *managers) takesOver(t *testing.T, r *rig.Roles) {
 	rig.Within(t, rig.Patience, "the other one leads", func() bool { return m.lead(t, r) == "leader" })
 }
 
-// row is the row of the leader: its holder and epoch, and how long its lease lasts yet.
+// row returns the leader's holder and epoch, and the remaining time of its lease.
 func (m *managers) row(t *testing.T) (term string, left time.Duration) {
 	t.Helper()
 	var seconds float64
@@ -101,13 +102,13 @@ func (m *managers) undelivered(t *testing.T) (n int) {
 	return n
 }
 
-// littleSession is a session that takes little of the machine.
+// littleSession is the body of a session with few resources.
 func littleSession(name string) rig.Body {
 	return rig.Body{"name": name, "network": "none", "timeout_seconds": 1800, "resources": rig.Body{"memory_mb": 128}}
 }
 
-// insist creates a session under a key until that is answered, or for five minutes. began
-// is when the last attempt began.
+// insist retries a create with an Idempotency-Key until it succeeds, for up to five
+// minutes. began is the start of the last attempt.
 func insist(c *rig.Client, key string, body rig.Body) (sb rig.Sandbox, began time.Time, err error) {
 	raw, err := json.Marshal(body)
 	for late := time.Now().Add(5 * time.Minute); err == nil; time.Sleep(200 * time.Millisecond) {
@@ -138,8 +139,8 @@ func insist(c *rig.Client, key string, body rig.Body) (sb rig.Sandbox, began tim
 	return sb, began, err
 }
 
-// The leader dies while sessions are created: none is made twice, each that was answered
-// runs, and creates go on soon.
+// The leader dies while sessions are created. No session is created twice, every
+// answered one runs, and creates soon succeed again.
 func TestLeaderDies(t *testing.T) {
 	t.Parallel()
 	m := twoManagers(t)
@@ -148,7 +149,7 @@ func TestLeaderDies(t *testing.T) {
 	if m.lead(t, m.second) != "leader" {
 		t.Error("the second one does not lead")
 	}
-	// The former leader stands by when it is back.
+	// The former leader restarts as a standby.
 	m.Start(t, "session-manager")
 	m.Serves(t)
 	if m.lead(t, m.Roles) != "standby" || m.lead(t, m.second) != "leader" {
@@ -159,8 +160,8 @@ func TestLeaderDies(t *testing.T) {
 	}
 }
 
-// leaderDies creates sessions, calls kill when a third of them is there, and checks what
-// the death of the leader may do. It returns the sessions.
+// leaderDies creates sessions, calls kill after a third of them, and checks the effects
+// of the leader's death. It returns the sessions' IDs.
 func leaderDies(t *testing.T, c *rig.Client, creates int, kill func()) []string {
 	t.Helper()
 	const workers = 4
@@ -233,8 +234,8 @@ func leaderDies(t *testing.T, c *rig.Client, creates int, kill func()) []string 
 	return ids
 }
 
-// A leader that stands still until another one leads writes nothing when it goes on, and
-// what is due happens once.
+// A leader that is stopped until another one leads writes nothing when it continues. A
+// due deadline takes effect once.
 func TestStoppedLeaderWritesNothing(t *testing.T) {
 	t.Parallel()
 	d := &diary{t: t, open: true}
@@ -250,7 +251,7 @@ func TestStoppedLeaderWritesNothing(t *testing.T) {
 		}
 	}
 	rig.Within(t, rig.Patience, "the events of creates", func() bool {
-		// Without a record of its delivery, an event is delivered again by the next leader.
+		// The next leader delivers an event again unless its delivery is recorded.
 		return d.times(due.ID, "sandbox.created")+d.times(other.ID, "sandbox.created") == 2 && m.undelivered(t) == 0
 	})
 	signal(m.Roles, syscall.SIGSTOP)
@@ -262,8 +263,8 @@ func TestStoppedLeaderWritesNothing(t *testing.T) {
 		t.Skipf("the machine is too slow: the deadline is in %v", left)
 	}
 
-	// The deadline passes while the leader stands still for a moment, and the former one
-	// goes on.
+	// The deadline passes while the leader is briefly stopped and the former leader
+	// continues.
 	time.Sleep(time.Until(due.Deadline) - 500*time.Millisecond)
 	signal(m.second, syscall.SIGSTOP)
 	defer func() { _ = syscall.Kill(m.second.Pid("session-manager"), syscall.SIGCONT) }()
@@ -312,7 +313,7 @@ func (d *diary) times(id, kind string) (n int) {
 	return n
 }
 
-// dump is what session-managers alone write.
+// dump returns the tables that only session-managers write.
 func (m *managers) dump(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -326,7 +327,7 @@ func (m *managers) dump(t *testing.T) string {
 	return all.String()
 }
 
-// A leader that is ended resigns: no request notices.
+// A terminated leader resigns. No request fails.
 func TestLeaderResigns(t *testing.T) {
 	t.Parallel()
 	m := twoManagers(t)

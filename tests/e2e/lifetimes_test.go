@@ -14,16 +14,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// counter is a program that goes on when the execution that started it is over.
+// counter starts a program that outlives the execution that started it.
 const counter = `setsid bash -c 'i=0; while :; do i=$((i+1)); echo $i > /workspace/count.new; mv /workspace/count.new /workspace/count; sleep 0.02; done' </dev/null >/dev/null 2>&1 &
 until [ -s /workspace/count ]; do sleep 0.02; done`
 
-// life is a Sandbox whose unbroken life can be proven.
+// life is a Sandbox with state that shows whether it kept running.
 type life struct {
 	c     *rig.Client
 	id    string
 	count int
-	boot  string // tells one start of the guest from another
+	boot  string // start time of the guest
 }
 
 func begin(t *testing.T, c *rig.Client, body rig.Body) *life {
@@ -44,8 +44,8 @@ func (l *life) read(t *testing.T) int {
 	return n
 }
 
-// goesOn checks that the Sandbox has lived on since the last look, files and
-// processes alike.
+// goesOn checks that the Sandbox kept running since the last check, with the same guest,
+// files and processes.
 func (l *life) goesOn(t *testing.T) {
 	t.Helper()
 	if got := l.c.Get(t, l.id); got.State != "running" {
@@ -61,8 +61,8 @@ func (l *life) goesOn(t *testing.T) {
 	l.count = l.read(t)
 }
 
-// noticed is how long what is noticed at once may take: longer than on a busy
-// machine, and shorter than what is only found when all is compared again.
+// noticed is the timeout for events that are detected at once: long enough for a busy
+// machine, and shorter than the time until the next reconcile.
 const noticed = 25 * time.Second
 
 // works waits until code runs in a Sandbox.
@@ -74,7 +74,7 @@ func works(t *testing.T, c *rig.Client, id string) {
 	})
 }
 
-// kill -9 of any part leaves Sandboxes and their records.
+// Sandboxes and their records survive kill -9 of any part of the server.
 func TestKilledParts(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -115,7 +115,7 @@ func TestKilledParts(t *testing.T) {
 	})
 	t.Run("sentry host", func(t *testing.T) {
 		rig.Kill(t, s.One(t, rig.SentryHost))
-		l.goesOn(t) // guests are reached without it
+		l.goesOn(t) // guests are reachable without it
 		created := ""
 		rig.Within(t, rig.Patience, "a new sandbox after the sentry host's end", func() bool {
 			var made rig.Sandbox
@@ -126,7 +126,7 @@ func TestKilledParts(t *testing.T) {
 			return true
 		})
 		works(t, c, created)
-		for _, id := range []string{created, l.id} { // one started by the new one, one taken up by it
+		for _, id := range []string{created, l.id} { // one started and one adopted by the new sentry host
 			if r := c.Run(t, id, "python", "kept = []\nwhile True: kept.append(bytearray(1 << 20))", rig.Body{"timeout_seconds": 120}); r.Status != "oom" {
 				t.Errorf("a memory bomb ends with %s", r)
 			}
@@ -202,8 +202,8 @@ func TestKilledParts(t *testing.T) {
 		last.goesOn(t)
 	})
 	t.Run("everything at once", func(t *testing.T) {
-		// With all who hold its link gone no Sandbox can be reached again: its
-		// record must say so, and the server must serve.
+		// Without any process that holds its link, a Sandbox may be unreachable. Then
+		// its record must say so. The server must still create Sandboxes.
 		lost := c.Create(t, nil)
 		for _, role := range []rig.Role{rig.Launcher, rig.SentryHost, rig.LinkShard} {
 			for _, p := range s.Processes(role) {
@@ -230,8 +230,7 @@ func bound(s *rig.Server, p rig.Process) bool {
 	return err == nil
 }
 
-// waitDone waits for the end of a launcher, and of the server below it: it ends with
-// its launcher.
+// waitDone waits until a launcher and the server below it have ended.
 func waitDone(t *testing.T, s *rig.Server) {
 	t.Helper()
 	select {
@@ -242,7 +241,8 @@ func waitDone(t *testing.T, s *rig.Server) {
 	rig.Within(t, rig.Patience, "the end of the server", func() bool { return len(s.Processes(rig.ServerRole)) == 0 })
 }
 
-// SIGTERM leaves Sandboxes and down ends them, and nothing is left of it all.
+// SIGTERM keeps Sandboxes running. `down` ends them and leaves no process and no control
+// group.
 func TestStopAndDown(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -251,14 +251,14 @@ func TestStopAndDown(t *testing.T) {
 	host := s.One(t, rig.SentryHost)
 	running := make(chan error, 1)
 	go func() { // SIGTERM lets a request finish
-		// Long enough to be seen under way, and shorter than a drain.
+		// Long enough to be observed in flight, and shorter than the drain timeout.
 		r, err := c.TryRun(l.id, "bash", "sleep 4; echo drained", nil)
 		if err == nil && r.Stdout != "drained\n" {
 			err = errors.New(r.String())
 		}
 		running <- err
 	}()
-	rig.Within(t, rig.Patience, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 2 }) // the question is one itself
+	rig.Within(t, rig.Patience, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 2 }) // the metrics request counts too
 	if err := s.Stop(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
@@ -298,14 +298,14 @@ func TestStopAndDown(t *testing.T) {
 	}
 }
 
-// SIGTERM while the Pool starts another drains all the same.
+// SIGTERM during a start by the Pool still drains.
 func TestStopDuringStarts(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 2})
 	for i := range 4 {
 		c := s.Client(t, "stopper")
 		c.Acquire(t)
-		time.Sleep(time.Duration(i) * 20 * time.Millisecond) // into another step of the start
+		time.Sleep(time.Duration(i) * 20 * time.Millisecond) // hits another step of the start
 		if err := s.Stop(); err != nil {
 			t.Errorf("the server ended with %v", err)
 		}
@@ -313,13 +313,13 @@ func TestStopDuringStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Nor was it only the end of its patience that ended it.
+	// The drain ended before its timeout.
 	if log, err := os.ReadFile(s.LogFile()); err != nil || bytes.Contains(log, []byte("the drain timed out")) {
 		t.Errorf("%v: %s", err, s.Log())
 	}
 }
 
-// After 300 Sandboxes the server holds what it held before.
+// 300 Sandboxes leak no resources of the server.
 func TestNothingIsLeftOver(t *testing.T) {
 	s := rig.Own(t, rig.Options{Pool: 3})
 	c := s.Client(t, "rounds")
@@ -354,8 +354,9 @@ func TestNothingIsLeftOver(t *testing.T) {
 	began := time.Now()
 	cycle(rounds)
 	t.Logf("%d rounds in %v; before: %v", rounds, time.Since(began).Round(time.Millisecond), before)
-	// Idle connections and timers come and go, and the handles of processes that
-	// gVisor has started are closed by the garbage collector: far fewer than rounds.
+	// The numbers of idle connections and timers vary, and the garbage collector closes
+	// handles of gVisor's processes late. Together they stay far below the number of
+	// rounds.
 	const slack = 64
 	var more []string
 	for end := time.Now().Add(rig.Patience); ; time.Sleep(100 * time.Millisecond) {
@@ -375,7 +376,7 @@ func round(c *rig.Client, i int) error {
 		return err
 	}
 	var err error
-	if i%3 == 0 { // those in between leave without ever having run anything
+	if i%3 == 0 { // the other rounds run no code
 		var r rig.Result
 		if r, err = c.TryRun(s.ID, "bash", "echo x > file; sleep 100 & cat file", nil); err == nil && r.Stdout != "x\n" {
 			err = errors.New(r.String())

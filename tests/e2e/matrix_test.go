@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A row is a program that says "ready", and for each line that it reads "ok" and
-// how many it has read, if all it has goes on; otherwise what does not.
+// A row is a program that prints "ready". For each line that it reads it prints "ok" and
+// the number of lines so far, or which part of its state is broken.
 type row struct {
 	name    string
 	argv    []string
@@ -23,7 +23,8 @@ type row struct {
 
 const matrixFolder = "/workspace/matrix/"
 
-// matrix has what is heavy to bring in first: it is slower beside the others.
+// matrix lists the programs, those with a slow setup first: setup is slower while others
+// run.
 func matrix() []row {
 	return []row{
 		{name: "jvm", argv: []string{"bash", "-c", "exec /usr/lib/jvm/java-17-openjdk-*/bin/java -Xmx96m Matrix.java"}, files: []string{"Matrix.java"}, needs: rig.JVMArchive, prepare: putJVM},
@@ -73,7 +74,7 @@ func (r row) begin(t *testing.T, c *rig.Client, id string) {
 	r.says(t, c, id, "ready\n")
 }
 
-// check asks the program of a Sandbox for the nth time.
+// check makes the nth check of the program in a Sandbox.
 func (r row) check(t *testing.T, c *rig.Client, id, nth string) {
 	t.Helper()
 	c.Must(t, "POST", station{c, id}.path(r.name, "stdin"), []byte("check\n"), nil)
@@ -94,8 +95,8 @@ func (r row) says(t *testing.T, c *rig.Client, id, text string) {
 	})
 }
 
-// What programs of many kinds have goes on after a pause, in the one that was
-// paused and in its copies: threads, timers, sockets, heaps, jobs, transactions.
+// Threads, timers, sockets, heaps, jobs and transactions of many kinds of programs
+// survive a pause, and continue in a fork and its original.
 func TestRestoreMatrix(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "matrix")

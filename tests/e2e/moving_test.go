@@ -20,8 +20,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// mover is a Sandbox that wakes by itself, with a server on a port, and the ways to
-// ask for something of it.
+// mover is an auto-resuming Sandbox with a server on a port, and the clients that call
+// it.
 type mover struct {
 	c         *rig.Client
 	g         sandboxv1connect.SandboxServiceClient
@@ -43,7 +43,7 @@ func newMover(t *testing.T, name string) *mover {
 	return m
 }
 
-// get asks a port of the Sandbox.
+// get sends a request to a port of the Sandbox.
 func (m *mover) get(host string, header ...string) error {
 	req, err := http.NewRequest("GET", m.c.URL+"/", nil)
 	if err != nil {
@@ -67,9 +67,9 @@ func (m *mover) get(host string, header ...string) error {
 	return err
 }
 
-// doors are the requests that a Sandbox answers whether it runs or is paused, and so
-// while it is on its way. What E2B's contract refuses of a Sandbox that is settled is
-// no failure.
+// doors returns the requests that succeed for both running and paused Sandboxes, and so
+// also during a transition. A refusal that E2B's contract requires for one state is no
+// failure.
 func (m *mover) doors() map[string]func() error {
 	post := func(path string, body rig.Body) func() error {
 		return func() error { return m.c.Try("POST", path, body, nil) }
@@ -134,7 +134,7 @@ func (m *mover) fork() error {
 	return err
 }
 
-// state is what a door tells of the Sandbox.
+// state returns the Sandbox's state as an API path reports it.
 func (m *mover) state(path string) string {
 	var s struct {
 		State string `json:"state"`
@@ -143,14 +143,15 @@ func (m *mover) state(path string) string {
 	return s.State
 }
 
-// Whoever asks something of a Sandbox that is being paused or resumed waits for that,
-// at every door, however the times fall.
+// A request during a pause or resume waits for the transition, in every API and at any
+// moment.
 func TestEveryDoorWaitsForAPause(t *testing.T) {
 	t.Parallel()
 	const rounds, clients = 12, 4
 	m := newMover(t, "waits")
 	doors := m.doors()
-	// What the pause may cut, and says so, is only asked once it is told of.
+	// A pause may interrupt an execution, so executions are only sent once the pause is
+	// reported.
 	later := map[string]func() error{"execute": func() error {
 		var r rig.Result
 		err := m.c.Try("POST", "/api/v1/execute", rig.Body{"sandbox_id": m.id, "language": "bash", "code": "true"}, &r)
@@ -173,7 +174,7 @@ func TestEveryDoorWaitsForAPause(t *testing.T) {
 				ways := doors
 				switch way {
 				case 0:
-					time.Sleep(rand.N(300 * time.Millisecond)) // at whatever moment
+					time.Sleep(rand.N(300 * time.Millisecond)) // at a random moment
 				case 1:
 					m.await(over, "/sandboxes/"+m.id, "paused")
 					ways = both(doors, later)
@@ -204,7 +205,7 @@ func TestEveryDoorWaitsForAPause(t *testing.T) {
 	}
 }
 
-// await polls until a door tells of a state, or over is closed.
+// await polls an API path until it reports state, or over is closed.
 func (m *mover) await(over <-chan struct{}, path, state string) {
 	for m.state(path) != state {
 		select {
@@ -225,8 +226,8 @@ func both(a, b map[string]func() error) map[string]func() error {
 	return all
 }
 
-// Of many pauses at once all answer when it is paused, and a delete ends what is being
-// paused.
+// Concurrent pauses all answer once the Sandbox is paused. A delete during a pause ends
+// the Sandbox.
 func TestPausesAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMover(t, "pauses")
@@ -236,7 +237,7 @@ func TestPausesAtOnce(t *testing.T) {
 			asking.Go(func() {
 				time.Sleep(rand.N(200 * time.Millisecond))
 				status, raw, err := m.c.Do("POST", path, rig.Body{})
-				is409 := i > 0 && status == http.StatusConflict && strings.Contains(string(raw), `is paused"`) // E2B's answer of what is paused
+				is409 := i > 0 && status == http.StatusConflict && strings.Contains(string(raw), `is paused"`) // E2B's answer for a paused sandbox
 				if err != nil || status >= 300 && !is409 {
 					t.Errorf("%s answered %d %s, %v", path, status, raw, err)
 				}

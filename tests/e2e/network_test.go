@@ -15,14 +15,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// webSite is a server at addr, with TLS or without, that says hello.
+// webSite starts a server at addr, with or without TLS, that says hello, and returns its
+// port.
 func webSite(t *testing.T, addr netip.Addr, secure bool) (port int) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, "hello "+r.Host)
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are expected
 	l, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 0).String())
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,7 @@ func webSite(t *testing.T, addr netip.Addr, secure bool) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// reach defines what a session of Python uses to connect; "no" is a refusal.
+// reach defines Python functions that connect to a server; "no" is a refusal.
 const reach = `
 import http.client, socket, ssl
 insecure = ssl.create_default_context()
@@ -108,7 +109,8 @@ print('not refused', attempt(lambda: ask(tls(host, secure, 'fine.test'), 'fine.t
 	checkBandwidth(t, s, c, made.ID, fmt.Sprintf("http://%s:%d/", addr, plain))
 }
 
-// checkBandwidth sends a megabyte and a half at one a second, and then at will.
+// checkBandwidth uploads 1.5 MB at 1 MB/s and then without a limit, and checks the quota
+// of bandwidth.
 func checkBandwidth(t *testing.T, s *rig.Server, c *rig.Client, id, url string) {
 	t.Helper()
 	var now struct {
@@ -119,7 +121,7 @@ func checkBandwidth(t *testing.T, s *rig.Server, c *rig.Client, id, url string) 
 	upload := "head -c 1500000 /dev/zero | curl -s -o /dev/null -w '%{time_total}' --data-binary @- " + url
 	bound := func(mbps int) (seconds float64) {
 		t.Helper()
-		now.Resources.Bandwidth = 0 // what is absent is none
+		now.Resources.Bandwidth = 0 // absent in the answer: no limit
 		c.Must(t, "PATCH", "/api/v1/sessions/"+id, rig.Body{"network": "public", "resources": rig.Body{"bandwidth_mbps": mbps}}, &now)
 		if now.Resources.Bandwidth != mbps {
 			t.Errorf("asked for %d Mbit/s, got %+v", mbps, now)
@@ -145,8 +147,8 @@ func checkBandwidth(t *testing.T, s *rig.Server, c *rig.Client, id, url string) 
 	}
 }
 
-// checkNetworkLog looks for what was decided, as its owner, as another tenant and
-// as the operator.
+// checkNetworkLog checks that the owner can read the network decisions, that another
+// tenant cannot, and that the metrics count refusals.
 func checkNetworkLog(t *testing.T, s *rig.Server, c *rig.Client, id string) {
 	t.Helper()
 	var told struct {

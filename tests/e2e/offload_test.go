@@ -17,8 +17,8 @@ import (
 
 const blobsKey = "CLOUD_SANDBOX_BLOBS_KEY=00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
-// inBucket is the environment of a server that keeps copies of snapshots in a
-// bucket, and next to nothing on its own disk.
+// inBucket is the environment of a server that copies snapshots to a bucket and keeps
+// almost nothing on its own disk.
 func inBucket(s3 *s3rig.Server, bucket string) []string {
 	return []string{
 		"CLOUD_SANDBOX_BLOBS=s3://" + bucket + "/some/prefix", "CLOUD_SANDBOX_S3_ENDPOINT=" + s3.URL, "CLOUD_SANDBOX_S3_REGION=" + s3rig.Region,
@@ -27,7 +27,7 @@ func inBucket(s3 *s3rig.Server, bucket string) []string {
 	}
 }
 
-// objects returns the files below a folder that are no folders.
+// objects returns the paths of the files below a folder.
 func objects(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -48,8 +48,8 @@ func onlyInBlobs(t *testing.T, s *rig.Server) {
 	rig.Within(t, 2*time.Minute, "no state on the host", func() bool { return len(states(t, s)) == 0 })
 }
 
-// What was paused goes on from S3 alone, memory and files, also after the server
-// was killed; so do forks, and snapshots; deleted, nothing of it stays there.
+// Paused sessions resume from S3 alone with memory and files, also after the server was
+// killed. So do forks and snapshots. Deleting them removes their objects.
 func TestSessionsLiveInS3(t *testing.T) {
 	t.Parallel()
 	s3 := s3rig.Start(t)
@@ -115,8 +115,9 @@ func TestSessionsLiveInS3(t *testing.T) {
 	})
 }
 
-// While S3 is away sessions pause and go on from this host, and the server is
-// ready; what is only there waits. What was changed there is refused by name.
+// While S3 is down, sessions pause and resume from this host, the server stays ready,
+// and sessions that are only in S3 answer 503. A damaged copy is refused with the
+// snapshot's ID.
 func TestS3AwayAndDamaged(t *testing.T) {
 	t.Parallel()
 	s3 := s3rig.Start(t)
@@ -158,7 +159,7 @@ func TestS3AwayAndDamaged(t *testing.T) {
 	if err := s3.Up(); err != nil {
 		t.Fatal(err)
 	}
-	// The pauses between attempts have doubled, up to five minutes.
+	// Retries back off exponentially, up to five minutes.
 	rig.Within(t, 6*time.Minute, "no state on the host", func() bool { return len(states(t, srv)) == 0 })
 	for id, want := range map[string]string{there.ID: "1\n", here.ID: "2\n"} {
 		if got := output(t, c, id, "python", "print(x)"); got != want {
@@ -184,7 +185,7 @@ func TestS3AwayAndDamaged(t *testing.T) {
 	}
 }
 
-// Copies may lie in a folder, and stand in for files that somebody deleted.
+// Copies in a folder replace saved states that were deleted or damaged on the host.
 func TestCopiesInAFolder(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-blobs-")
@@ -214,7 +215,7 @@ func TestCopiesInAFolder(t *testing.T) {
 		t.Errorf("went on with %q", got)
 	}
 
-	// Of what is damaged the next who wants it gets the copy, unless that is too.
+	// A resume of a damaged state uses the copy, unless the copy is damaged too.
 	s = act(t, c, s.ID, "pause", rig.Body{})
 	rig.Within(t, rig.Patience, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
 	spoil := func() {
@@ -249,8 +250,8 @@ func TestCopiesInAFolder(t *testing.T) {
 	_ = c.Try("DELETE", "/api/v1/sessions/"+s.ID, nil, nil)
 }
 
-// What was paused before there were copies is copied at the next start, and goes on
-// from there; so it does after the key was changed and the old one is gone.
+// States that were saved before copies were enabled are copied at the next start, and
+// resume from the copies. After a key rotation they resume without the old key.
 func TestCopiesOfWhatWasThere(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-blobs-")
@@ -302,7 +303,7 @@ func TestCopiesOfWhatWasThere(t *testing.T) {
 	_ = c.Try("DELETE", "/api/v1/sessions/"+s.ID, nil, nil)
 }
 
-// serverUID is whom the server runs as.
+// serverUID is the user ID of the server.
 const serverUID = 61740
 
 // flip changes one bit in the middle of a file.

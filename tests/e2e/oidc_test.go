@@ -32,18 +32,18 @@ import (
 
 // provider is an identity provider with one key.
 type provider struct {
-	url, certificate string // its certificate is a file that all may read
+	url, certificate string // certificate is a world-readable file
 	key              *rsa.PrivateKey
 
 	mu      sync.Mutex
-	pending map[string]url.Values // logins that a browser began, by their code
-	refresh string                // that may be used once
-	life    time.Duration         // of the tokens that it gives
+	pending map[string]url.Values // logins in progress, by code
+	refresh string                // the valid refresh token; single use
+	life    time.Duration         // of the issued tokens
 	given   int
-	refuse  bool // what was to be renewed
+	refuse  bool // refresh requests
 }
 
-// authorize is the page where somebody logs in, who always agrees.
+// authorize is the login page. It always grants the login.
 func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if q.Get("response_type") != "code" || q.Get("client_id") != "cli" || q.Get("code_challenge_method") != "S256" || !strings.Contains(q.Get("scope"), "openid") {
@@ -60,8 +60,8 @@ func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 
 func jwtID() string { return strings.ToLower(rand.Text()) }
 
-// exchange gives tokens for a code, to who knows its verifier, and for the last token
-// that renews.
+// exchange issues tokens for a code with its PKCE verifier, and for the latest refresh
+// token.
 func (p *provider) exchange(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func newProvider(t *testing.T) *provider {
 	return p
 }
 
-// token signs what the provider says of a user, changed by change.
+// token signs the claims of a user, with the changes in change.
 func (p *provider) token(t *testing.T, method jwt.SigningMethod, key any, change jwt.MapClaims) string {
 	t.Helper()
 	claims := jwt.MapClaims{
@@ -152,8 +152,8 @@ func (p *provider) token(t *testing.T, method jwt.SigningMethod, key any, change
 	return text
 }
 
-// A server without dev mode takes the tokens of an identity provider that it
-// trusts, for tenants and roles as configured, and no forged ones.
+// A server without dev mode accepts tokens of a configured identity provider, with the
+// configured tenants and roles, and rejects forged ones.
 func TestIdentityProvider(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
@@ -207,8 +207,8 @@ func TestIdentityProvider(t *testing.T) {
 	}
 }
 
-// Somebody logs in by a browser, the commands that follow are theirs, the login renews
-// itself, and ends.
+// A user logs in with a browser. Later commands use the login, it is refreshed
+// automatically, and logout removes it.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
@@ -217,7 +217,7 @@ func TestLogin(t *testing.T) {
 		`CLOUD_SANDBOX_OIDC=[{"name":"corp","issuer":"` + p.url + `","audience":"cloud-sandbox","client_id":"cli","tenant_claim":"org","role":"developer"},
 			{"name":"robots","issuer":"https://robots.example","audience":"cloud-sandbox","tenant":"robots","role":"viewer"}]`,
 	}})
-	// Clients of MCP that speak OAuth find the provider that one can log in with.
+	// MCP clients with OAuth discover the provider that supports logins.
 	var resource struct {
 		Servers []string `json:"authorization_servers"`
 	}
@@ -237,15 +237,16 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%v: %v, %s; want %q", args, err, out, want)
 		}
 	}
-	fails("CLOUD_SANDBOX_API_KEY", "ls") // no dev mode, and nobody logged in
+	fails("CLOUD_SANDBOX_API_KEY", "ls") // no dev mode and no login
 	fails("has no identity provider", "login", "--issuer", "other")
 	fails("not logged in", "logout")
-	// To an address that is no loopback one, as another machine's, by http.
+	// Plain HTTP to a non-loopback address, as to another machine.
 	far := "http://0.0.0.0" + s.Addr[strings.LastIndexByte(s.Addr, ':'):]
 	fails("not https", "login", "--issuer", "other", "--url", far)
 	fails("has no identity provider", "login", "--issuer", "other", "--url", far, "--insecure")
 
-	// browse logs in as a browser would; change is made to where the provider sends it.
+	// browse logs in as a browser would. change modifies the URLs of the provider's
+	// redirects.
 	browse := func(change func(*url.URL)) (string, error) {
 		t.Helper()
 		cmd := command("login", "--no-browser")
@@ -317,8 +318,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("%d times it gave tokens, want 1", n)
 	}
 	set := func(change func()) { p.mu.Lock(); defer p.mu.Unlock(); change() }
-	// One that is about to end is renewed, once for each command, also for several at
-	// a time.
+	// A login that is about to expire is refreshed once, even by concurrent commands.
 	set(func() { p.life = 20 * time.Second })
 	if said, err := browse(func(*url.URL) {}); err != nil {
 		t.Fatalf("%v: %s", err, said)

@@ -12,13 +12,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// savedBytes is what saved states take on the disk of a server.
+// savedBytes returns the disk space of a server's saved states in bytes.
 func savedBytes(t *testing.T, s *rig.Server) (total int64) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(s.Data, "saved"), func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			if os.IsNotExist(err) {
-				return nil // it went just now
+				return nil // it was just removed
 			}
 			return err
 		}
@@ -33,8 +33,8 @@ func savedBytes(t *testing.T, s *rig.Server) (total int64) {
 	return total
 }
 
-// Snapshots that nobody uses share what they have in common, and are started
-// from, exported, paused in and deleted all the same, also after everything died.
+// Idle snapshots are deduplicated. They still can be started from, exported, resumed and
+// deleted, also after a crash of the server and the sentry host.
 func TestSnapshotsArePacked(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{Env: []string{"SNAPSHOT_PACK_SECONDS=1", "SNAPSHOT_CACHE_MB=0"}})
@@ -57,7 +57,7 @@ func TestSnapshotsArePacked(t *testing.T) {
 	}
 	packed("packed", 2*snaps[0].Size)
 
-	// The server and its root part die, and are started again.
+	// The server and the sentry host are killed and restarted.
 	rig.Kill(t, srv.One(t, rig.ServerRole))
 	waitDone(t, srv)
 	rig.Kill(t, srv.One(t, rig.SentryHost))

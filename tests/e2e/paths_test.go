@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Every call on files and repositories refuses a path that is none.
+// Every file and git call refuses an invalid path.
 func TestBadPaths(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "paths")
@@ -80,7 +80,8 @@ func TestBadPaths(t *testing.T) {
 	}
 }
 
-// Whoever swaps a folder for a link while root works in it leads root nowhere.
+// Replacing a folder with a symlink while root works in it does not redirect root
+// outside the folder.
 func TestSymlinkRaces(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "races")
@@ -132,7 +133,7 @@ EOF
 		if _, _, err := c.Do("PUT", rig.Files("/archive", id, "d")+"&user=root", archive.Bytes()); err != nil {
 			t.Fatal(err)
 		}
-		// It breaks off when something vanishes.
+		// The archive is cut off if a file vanishes.
 		_, raw, _ := c.Do("GET", rig.Files("/archive", id, "d")+"&user=root&format=tar", nil)
 		if bytes.Contains(raw, []byte("secret text")) {
 			t.Fatalf("archived %q", raw)

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// saved is what the API tells of a snapshot.
+// saved is a snapshot in an answer of the API.
 type saved struct {
 	ID      string `json:"snapshot_id"`
 	Parent  string `json:"parent_id"`
@@ -55,8 +55,8 @@ func counts(t *testing.T, text string) int {
 	return len(lines)
 }
 
-// What runs in a paused Sandbox goes on when it resumes: variables, processes
-// and their output, files.
+// Variables, processes with their output, and files of a paused Sandbox continue when it
+// resumes.
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "pause")
@@ -91,7 +91,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-// Without memory it boots, with its files.
+// A Sandbox that is paused without memory boots again with its files.
 func TestPauseFiles(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "pause-files")
@@ -107,8 +107,8 @@ func TestPauseFiles(t *testing.T) {
 	}
 }
 
-// A Sandbox with more files and descriptors than its memory has room for is paused,
-// by its deadline too, saved and forked like any other, and nothing in it ends.
+// A Sandbox whose files and descriptors exceed its memory can be paused, also by its
+// deadline, and forked. No file and no process is lost.
 func TestManyFilesAndDescriptorsAreSaved(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "many")
@@ -145,7 +145,7 @@ for _ in range(%d):
 	whole(s.ID, "being forked")
 	act(t, c, s.ID, "timeout", rig.Body{"timeout_seconds": 1})
 	rig.Within(t, rig.Patience, "its deadline", func() bool { return c.Get(t, s.ID).State == "paused" })
-	act(t, c, s.ID, "timeout", rig.Body{"timeout_seconds": 600}) // else it has a second again
+	act(t, c, s.ID, "timeout", rig.Body{"timeout_seconds": 600}) // otherwise the timeout of 1 s applies again
 	whole(s.ID, "its deadline")
 	act(t, c, s.ID, "pause", rig.Body{"memory": false})
 	if got := c.Sh(t, s.ID, "find /workspace/many -type f | wc -l"); got != fmt.Sprintf("%d\n", files) {
@@ -153,8 +153,7 @@ for _ in range(%d):
 	}
 }
 
-// Forks begin where the original is and go their own ways; their randomness is
-// their own.
+// Forks start from the original's state and then diverge. Their random numbers differ.
 func TestForks(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "fork")
@@ -184,7 +183,7 @@ func TestForks(t *testing.T) {
 	}
 }
 
-// A session goes back to what it was, and others start from that.
+// A session rolls back to a snapshot, and other sessions start from it.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "snapshots")
@@ -227,8 +226,8 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// A deadline pauses, use wakes, and many who come at once wake it once. What is
-// paused survives the server's death.
+// A deadline pauses a session and use resumes it, once for concurrent requests. A paused
+// session survives the server's death.
 func TestPausedOutlivesTheServer(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{})

@@ -37,9 +37,9 @@ func states(t *testing.T, s *rig.Server) []string {
 	return all
 }
 
-// A session moves to another installation in one file: variables, programs that
-// run, files. A file that was cut or changed, or that comes from a stranger,
-// leaves nothing.
+// A session moves to another installation in one file with its variables, running
+// programs and files. A truncated, changed or untrusted file is refused and leaves no
+// state.
 func TestSessionsMoveInAFile(t *testing.T) {
 	t.Parallel()
 	here, there := shared.Server(t), rig.OwnRoles(t, rig.Options{})
@@ -135,8 +135,8 @@ func TestExportOnTheCommandLine(t *testing.T) {
 	}
 }
 
-// A session moves to an installation that does not have its template's image: the
-// file brings it along.
+// An export with its template moves a session to an installation that lacks the
+// template's image.
 func TestSessionsMoveWithTheirTemplate(t *testing.T) {
 	t.Parallel()
 	here, there := shared.Server(t), rig.Own(t, rig.Options{Pool: 1})
@@ -157,7 +157,7 @@ func TestSessionsMoveWithTheirTemplate(t *testing.T) {
 	trust(t, there, "add", trust(t, here, "key"))
 	images := filepath.Join(there.Data, "templates", "images")
 	for _, dir := range []string{images, filepath.Join(there.Data, "templates", "refs")} {
-		if err := os.RemoveAll(dir); err != nil { // what runs holds its image
+		if err := os.RemoveAll(dir); err != nil { // running sandboxes hold their image open
 			t.Fatal(err)
 		}
 		if err := os.Mkdir(dir, 0o755); err != nil {

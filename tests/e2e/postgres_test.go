@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A server whose records are in PostgreSQL does what one with a file does, through its own
-// death and the database's, and so do the commands that work on its data folder.
+// A server with PostgreSQL works like one with a database file, through its own death
+// and an outage of the database. So do the commands on its data folder.
 func TestServerInPostgres(t *testing.T) {
 	rig.Need(t)
 	database := postgrestest.Start(t)
@@ -49,7 +49,8 @@ func TestServerInPostgres(t *testing.T) {
 		t.Errorf("the list by metadata is %+v", list)
 	}
 
-	// What PostgreSQL cannot store is the caller's mistake, and of no other caller.
+	// A value that PostgreSQL cannot store is the caller's error and does not affect
+	// other requests.
 	for _, path := range []string{"/api/v1/sessions/%00", "/api/v1/sessions/%ff", "/api/v1/sessions?metadata[a]=%00"} {
 		if status, raw, err := c.Do("GET", path, nil); err != nil || status != http.StatusBadRequest && status != http.StatusNotFound {
 			t.Errorf("GET %s: %d %s %v", path, status, raw, err)
@@ -107,8 +108,8 @@ func TestServerInPostgres(t *testing.T) {
 	}
 }
 
-// A second server on a database whose Sandboxes run elsewhere is refused: it would take
-// them for lost.
+// A second server on a database whose Sandboxes run elsewhere is refused, because it
+// would declare them lost.
 func TestSecondServerOnOnePostgres(t *testing.T) {
 	rig.Need(t)
 	address := postgrestest.Start(t).Address(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// process is what the API tells of one.
+// process is a Process in an answer of the API.
 type process struct {
 	ID          string `json:"process_id"`
 	Name        string `json:"name"`
@@ -49,7 +49,7 @@ type station struct {
 	id string
 }
 
-// path is that of a call about a Process; query comes in pairs.
+// path returns the path of a call about a Process. query comes in pairs.
 func (s station) path(process, call string, query ...string) string {
 	q := url.Values{"sandbox_id": {s.id}}
 	for i := 0; i+1 < len(query); i += 2 {
@@ -79,7 +79,7 @@ func (s station) wait(t *testing.T, id, what string) (met bool, p process) {
 	return w.Met, w.Process
 }
 
-// output is plain output from an offset on, and where to read on.
+// output returns the plain output from an offset on, and the headers and trailers.
 func (s station) output(t *testing.T, id string, query ...string) (string, http.Header) {
 	t.Helper()
 	resp, body := conditional(t, s.Client, s.path(id, "output", query...))
@@ -117,7 +117,7 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 
-	// A yield answers with what there is, the rest is read from there.
+	// The answer after yield_ms has the output so far. The rest is read from its offset.
 	p := s.start(t, rig.Body{"command": "echo one; until [ -e go ]; do sleep 0.05; done; echo two", "name": "slow", "yield_ms": 5000})
 	if p.State != "running" || p.Stdout != "one\n" || p.Offset != 4 {
 		t.Errorf("after its yield: %s", p)
@@ -158,7 +158,7 @@ func TestProcessInputSignalsAndWaiting(t *testing.T) {
 		t.Errorf("cat wrote %q", got)
 	}
 
-	// A signal reaches the group, an end everything it started.
+	// A signal reaches the process group. A delete ends all processes that it started.
 	s.start(t, rig.Body{"command": "trap 'echo caught; exit 5' USR1; sleep 1000 & echo ready; wait", "name": "trap", "background": true})
 	if met, _ := s.wait(t, "trap", "log:^ready$"); !met {
 		t.Error("it was never ready")
@@ -244,9 +244,9 @@ func (s station) keyed(t *testing.T, key string, body rig.Body) (int, process) {
 	return resp.StatusCode, p
 }
 
-// counted starts a Process that counts its lines, slowly, once per key; whole is
-// all that it writes in the end. After some it waits for the file "go", so that it
-// has not ended before what happens to those who follow it.
+// counted starts a Process that slowly prints numbered lines, once per key. whole is its
+// complete output. After some lines it waits for the file "go", so that it still runs
+// when the test kills a part of the server.
 func (s station) counted(t *testing.T, key string, lines int) (status int, p process, whole string) {
 	t.Helper()
 	status, p = s.keyed(t, key, rig.Body{"argv": []string{"python3", "-uc", fmt.Sprintf(`import os, time
@@ -263,8 +263,8 @@ for i in range(%d):
 	return status, p, want.String()
 }
 
-// follow reads output from an offset on, and calls during once some has come. It
-// returns all that came, and whether it came to its end.
+// follow reads output from an offset on, and calls during after 20 lines. It returns the
+// output, and whether the answer ended without an error.
 func (s station) follow(t *testing.T, id string, from int, during func()) (read string, whole bool) {
 	t.Helper()
 	req, _ := http.NewRequest("GET", s.URL+s.path(id, "output", "follow", "true", "from", strconv.Itoa(from)), nil)
@@ -288,8 +288,7 @@ func (s station) follow(t *testing.T, id string, from int, during func()) (read 
 	return begun.String() + string(rest), err == nil
 }
 
-// ends reads the rest of the output, and checks that with what was read before
-// it is whole.
+// ends reads the rest of the output, and checks that read and the rest are whole.
 func (s station) ends(t *testing.T, id, read, whole string) {
 	t.Helper()
 	more, h := s.output(t, id, "from", strconv.Itoa(len(read)), "follow", "true")
@@ -298,8 +297,8 @@ func (s station) ends(t *testing.T, id, read, whole string) {
 	}
 }
 
-// kill -9 of the server loses no output and starts nothing twice: who read up to
-// an offset reads on there.
+// kill -9 of the server loses no output and starts nothing twice. A reader continues at
+// its offset.
 func TestProcessesOutliveServer(t *testing.T) {
 	t.Parallel()
 	server := rig.Own(t, rig.Options{})
@@ -331,8 +330,8 @@ func TestProcessesOutliveServer(t *testing.T) {
 	}
 }
 
-// The same when the roles are processes of their own. Only the gateway's end
-// breaks off what a client follows.
+// The same with the roles as separate processes. Only the death of the gateway
+// interrupts a client that follows output.
 func TestProcessesOutliveRoles(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})
@@ -426,7 +425,7 @@ func TestTerminal(t *testing.T) {
 	two.send(t, websocket.MessageText, `{"type":"resize","cols":120,"rows":40}`)
 	two.send(t, websocket.MessageBinary, "stty size; sh -c 'echo on$((1+1)); exec sleep 1000'\n")
 	one.sees(t, "40 120")
-	one.sees(t, "on2")                           // before it has the terminal, bash is whom Ctrl-C ends, and not what it starts
+	one.sees(t, "on2")                           // before that, Ctrl-C would interrupt bash and not the program
 	one.send(t, websocket.MessageBinary, "\x03") // what a keyboard sends for Ctrl-C
 	one.send(t, websocket.MessageBinary, "echo $((40+4))=more\n")
 	two.sees(t, "44=more")
@@ -439,7 +438,7 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("leaving: %v", err)
 	}
 	late := s.attach(t, "tty")
-	late.sees(t, "44=more") // what was written before it came
+	late.sees(t, "44=more") // output from before it attached
 	late.send(t, websocket.MessageBinary, "exit 3\n")
 	for _, v := range []*viewer{two, late} {
 		v.sees(t, `"exit_code":3`)
@@ -449,8 +448,8 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// The end of a Sandbox is told to those who follow a Process in it, and that its
-// memory ran out to those who started it.
+// Clients that follow a Process are told when its Sandbox ends. A Process that runs out
+// of memory ends with the status oom.
 func TestProcessesAndTheirSandbox(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "limits")
@@ -479,7 +478,7 @@ func TestProcessesAndTheirSandbox(t *testing.T) {
 	}
 }
 
-// What is too much is dropped from the beginning, and said.
+// Excess output is dropped from the beginning, and the answers say how much.
 func TestProcessOutputIsBounded(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "bounded")

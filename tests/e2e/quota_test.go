@@ -12,8 +12,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Of many creates at once as many get in as the quota has room for, and what
-// ends makes room again.
+// Concurrent creates succeed only up to the quota. A raised quota admits more.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"CLOUD_SANDBOX_QUOTA=sandboxes=2,memory_mb=4096,session_minutes=60"}})
@@ -81,8 +80,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Snapshots are refused beyond their quota, and go as the tenant's quota says;
-// sessions pause and go on all the same.
+// Snapshots beyond the quota are refused, and keep_snapshots deletes old ones. Sessions
+// can still pause and resume.
 func TestSnapshotsOfATenantAreBounded(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -116,7 +115,7 @@ func TestSnapshotsOfATenantAreBounded(t *testing.T) {
 		t.Errorf("went on with %q", got)
 	}
 
-	// Of many at once no more stay than there is room for.
+	// Concurrent snapshots stay within the quota.
 	const mib, room = 1 << 20, 3
 	most := (first.Size*(2*room+1)/2 + mib - 1) / mib
 	quota(fmt.Sprintf("snapshot_mb=%d", most))

@@ -12,11 +12,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// byLocal is the number of requests that a gateway counted without Redis.
+// byLocal is the metric of requests that a gateway counted without Redis.
 const byLocal = `cloud_sandbox_rate_limit_decisions_total{by="local"}`
 
-// One caller's limit of 20 is 20 over two gateways, one of them a program of its own.
-// Without Redis each has a limit of 20, and no request waits or fails.
+// A caller's limit of 20 applies across two gateways, one of them a separate process.
+// Without Redis each gateway applies the limit by itself, and no request waits or fails.
 func TestRateLimitsOverTwoGateways(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)
@@ -36,7 +36,7 @@ func TestRateLimitsOverTwoGateways(t *testing.T) {
 		case bySelf == 0:
 			t.Fatalf("%d requests were admitted, want %d", admitted, most)
 		}
-		// Otherwise this machine was too busy for an answer of Redis in time.
+		// Otherwise Redis answered too late on a busy machine.
 	}
 	if !exact {
 		t.Error("in ten attempts Redis was too slow for some of the requests")
@@ -111,8 +111,8 @@ func logOf(t *testing.T, s *rig.Server) string {
 	return string(log)
 }
 
-// A server with an address of Redis that is not one does not start, and says why without
-// the password.
+// A server with an invalid Redis address does not start. The error does not show the
+// password.
 func TestRateLimitsRefuseAWrongAddress(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Commands that know servers and data folders work on the one that is named, refuse
-// both, and say which folder it is where none is.
+// Commands that work on a server or a data folder use the one that is named, and refuse
+// both. If none is named, they ask for one or report the folder that they use.
 func TestWhichInstallation(t *testing.T) {
 	t.Parallel()
 	here, there := rig.Own(t, rig.Options{}), shared.Server(t)
@@ -23,7 +23,7 @@ func TestWhichInstallation(t *testing.T) {
 	ops.Must(t, "POST", "/api/v1/auth/token", rig.Body{"user_id": "reacher", "role": "operator"}, &minted)
 	remote := []string{"CLOUD_SANDBOX_URL=" + there.URL, "CLOUD_SANDBOX_API_KEY=" + minted.Token}
 	folder := []string{"CLOUD_SANDBOX_DATA=" + here.Data}
-	// run returns what a command says, and how it ends.
+	// run returns a command's output, its errors and its exit code.
 	run := func(env []string, args ...string) (out, errs string, code int) {
 		t.Helper()
 		cmd := rig.Command(here.Bin, args...)
@@ -36,7 +36,7 @@ func TestWhichInstallation(t *testing.T) {
 		}
 		return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 	}
-	// What is done at the server is there, and here nothing is.
+	// Commands for the server change the server and not the data folder here.
 	for _, step := range []struct {
 		args []string
 		want string
@@ -67,7 +67,7 @@ func TestWhichInstallation(t *testing.T) {
 	if out, _, _ := run(remote, "tenant", "ls"); strings.Contains(out, "reached") {
 		t.Errorf("it is still there:\n%s", out)
 	}
-	// A folder by default is told of; one that is named is used without a word.
+	// A data folder from the environment is reported; one from --data is not.
 	told := "on the data folder " + here.Data + " of this machine"
 	for _, args := range [][]string{
 		{"tenant", "ls"},

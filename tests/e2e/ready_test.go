@@ -31,7 +31,7 @@ func TestNotReadyWithAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := s.Close() // what is in the folder of a mount that ends is gone
+		err := s.Close() // may fail to remove the mount point
 		if busy := syscall.Unmount(folder, 0); busy != nil {
 			t.Error(busy)
 		}
@@ -81,8 +81,7 @@ func ready(t *testing.T, s *rig.Server) (status int, reasons string) {
 	return resp.StatusCode, strings.Join(said.Reasons, "; ")
 }
 
-// A database that the disk lets nobody write any more ends readiness, and nothing that
-// was made before is lost.
+// A read-only database makes the server not ready. Existing sandboxes are not lost.
 func TestNotReadyWithAReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -116,8 +115,8 @@ func TestNotReadyWithAReadOnlyDatabase(t *testing.T) {
 	create(t, c, rig.Body{})
 }
 
-// freeze has nobody write a file, not even who has it open, until the test's end. It
-// skips where the file system cannot do that.
+// freeze makes a file immutable until the test's end, also for processes that have it
+// open. It skips the test if the file system does not support that.
 func freeze(t *testing.T, path string) {
 	t.Helper()
 	probe, err := os.OpenFile(path+".probe", os.O_CREATE|os.O_WRONLY, 0o600)
@@ -138,7 +137,7 @@ func freeze(t *testing.T, path string) {
 	}
 }
 
-// setImmutable sets or clears the flag of a file that chattr calls i.
+// setImmutable sets or clears the immutable flag of a file, as chattr does with i.
 func setImmutable(path string, on bool) error {
 	const immutable = 0x10 // FS_IMMUTABLE_FL
 	f, err := os.Open(path)
@@ -156,7 +155,7 @@ func setImmutable(path string, on bool) error {
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
-// zeros never ends.
+// zeros is an endless reader of zero bytes.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

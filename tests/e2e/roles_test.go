@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Each role says who it is, whether it is ready, and what it counts.
+// Each role serves its name, its readiness and its metrics.
 func TestRolesTellWhoTheyAre(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})
@@ -50,7 +50,7 @@ func TestRolesTellWhoTheyAre(t *testing.T) {
 			}
 		}
 	}
-	cli := rig.Command(r.Bin, "--data", r.Data, "ls") // as of one server: the data folder says where it answers
+	cli := rig.Command(r.Bin, "--data", r.Data, "ls") // finds the gateway's address in the data folder
 	if out, err := cli.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v", out, err)
 	}
@@ -72,7 +72,7 @@ func TestRolesTellWhoTheyAre(t *testing.T) {
 			`pool_idle\{[^}]*template="base"\} \d`, `node_memory_free_bytes\{[^}]*\} \d`, `node_disk_free_bytes\{[^}]*\} \d`,
 		},
 	} {
-		for _, pattern := range patterns { // it may count after the answer
+		for _, pattern := range patterns { // metrics may change after the answer
 			counted := regexp.MustCompile(`(?m)^cloud_sandbox_` + pattern)
 			rig.Within(t, rig.Patience, "the "+role+" counts "+pattern, func() bool {
 				_, raw, _ := r.Ask(role, "/metrics")
@@ -110,7 +110,7 @@ func TestRequestsLeaveATrace(t *testing.T) {
 	}
 }
 
-// loggedOf is what the roles have logged of a request.
+// loggedOf returns what the roles logged about a request, as "ROLE: MESSAGE METHOD".
 func loggedOf(t *testing.T, r *rig.Roles, id string) map[string]bool {
 	t.Helper()
 	log, err := os.ReadFile(r.LogFile())
@@ -130,8 +130,8 @@ func loggedOf(t *testing.T, r *rig.Roles, id string) map[string]bool {
 	return found
 }
 
-// kill -9 of any role leaves Sandboxes, their files and their records, and the
-// role returns.
+// Sandboxes, their files and their records survive kill -9 of any role, and the role
+// works again after a restart.
 func TestKilledRoles(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})
@@ -180,7 +180,7 @@ func TestKilledRoles(t *testing.T) {
 		for _, role := range rig.RoleNames {
 			r.Kill(t, role)
 		}
-		for i := range rig.RoleNames { // in the other order: none needs another to start
+		for i := range rig.RoleNames { // in reverse order: no role needs another to start
 			r.Start(t, rig.RoleNames[len(rig.RoleNames)-1-i])
 		}
 		r.Serves(t)
@@ -192,7 +192,7 @@ func TestKilledRoles(t *testing.T) {
 	}
 }
 
-// reachable checks that a running Sandbox can be used and read of at once.
+// reachable checks that a running Sandbox can be used and listed at once.
 func reachable(t *testing.T, l *life) {
 	t.Helper()
 	l.goesOn(t)
@@ -212,8 +212,7 @@ func reachable(t *testing.T, l *life) {
 	}
 }
 
-// refusesCreates checks that what cannot be done says so, soon, and that it can
-// be tried again.
+// refusesCreates checks that a create is soon refused with 503 and Retry-After.
 func refusesCreates(t *testing.T, c *rig.Client) {
 	t.Helper()
 	req, err := http.NewRequest("POST", c.URL+"/api/v1/sessions", strings.NewReader("{}"))
@@ -232,7 +231,8 @@ func refusesCreates(t *testing.T, c *rig.Client) {
 	}
 }
 
-// What cannot start beside what runs says so in one sentence.
+// A process that cannot start reports the reason in one line and does not disturb the
+// running roles.
 func TestRolesThatCannotStart(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})
@@ -278,7 +278,7 @@ func TestRolesThatCannotStart(t *testing.T) {
 	}
 }
 
-// public is a copy of a program where anybody can reach it.
+// public copies a program to a folder that every user can reach, and returns its path.
 func public(t *testing.T, program string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-roles-")
@@ -296,7 +296,8 @@ func public(t *testing.T, program string) string {
 	return to
 }
 
-// `make run-all` starts again what dies, says so, and ends everything.
+// `make run-all` restarts a role that dies, reports it, and stops all roles at its own
+// end.
 func TestRunAll(t *testing.T) {
 	t.Parallel()
 	r := rig.PrepareRoles(t, rig.Options{})
@@ -365,8 +366,7 @@ func TestRunAll(t *testing.T) {
 	}
 }
 
-// It ends all of them too when it is ended while they start, and one of them fails
-// for that.
+// It also stops all roles when it is terminated while they start.
 func TestRunAllEndsEarly(t *testing.T) {
 	t.Parallel()
 	r := rig.PrepareRoles(t, rig.Options{})
@@ -382,7 +382,7 @@ func TestRunAllEndsEarly(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // nobody is left
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // kills leftovers
 	last := childOf(t, cmd.Process.Pid, "gateway")
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -396,8 +396,8 @@ func TestRunAllEndsEarly(t *testing.T) {
 	}
 }
 
-// A Node that is killed while its sentry host starts leaves no second one: the next
-// Node ends it, and so does `down`.
+// A Node that is killed while its sentry host starts leaves a sentry host that cannot be
+// reached. The next Node ends it, and so does `down`.
 func TestKilledWhileTheSentryHostStarts(t *testing.T) {
 	t.Parallel()
 	r := rig.PrepareRoles(t, rig.Options{})
@@ -406,7 +406,7 @@ func TestKilledWhileTheSentryHostStarts(t *testing.T) {
 		r.Start(t, "node")
 		host := r.One(t, rig.SentryHost)
 		r.Kill(t, "node")
-		// It listens some time later. Without its socket it is as it was before.
+		// It listens a moment later. Removing its socket restores the state before that.
 		rig.Within(t, rig.Patience, "the socket of the sentry host", func() bool {
 			sockets, err := filepath.Glob(filepath.Join(r.Data, "run", "sentry-host-*.sock"))
 			return err == nil && len(sockets) == 1 && os.Remove(sockets[0]) == nil

@@ -58,8 +58,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
-// runsByGRPC runs code in a Sandbox and returns what it wrote as it came, and the
-// result.
+// runsByGRPC runs code in a Sandbox and returns the streamed stdout and the result.
 func runsByGRPC(t *testing.T, c sandboxv1connect.SandboxServiceClient, req *sandboxv1.ExecuteRequest) (stdout string, res *sandboxv1.Result) {
 	t.Helper()
 	s, err := c.Execute(t.Context(), connect.NewRequest(req))
@@ -110,8 +109,8 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// A create by gRPC asks for what one by REST asks for, and a repeat with its key gets
-// the same sandbox.
+// A create by gRPC has the fields and defaults of REST. A retry with its Idempotency-Key
+// returns the same sandbox.
 func TestCreatesOnceByGRPC(t *testing.T) {
 	t.Parallel()
 	rest := shared.Server(t).Client(t, "grpc-once")
@@ -138,7 +137,7 @@ func TestCreatesOnceByGRPC(t *testing.T) {
 	}
 }
 
-// Saving by gRPC: paused and resumed, copied, and taken back.
+// A sandbox is paused, resumed, forked and rolled back by gRPC.
 func TestSavesByGRPC(t *testing.T) {
 	t.Parallel()
 	c := grpcClient(t, shared.Server(t).Client(t, "grpc-saves"))
@@ -205,7 +204,7 @@ func TestSavesByGRPC(t *testing.T) {
 	}
 }
 
-// processByGRPC starts a process, leaves it, and reads what it wrote meanwhile.
+// processByGRPC starts a background process and then follows its output.
 func processByGRPC(t *testing.T, rest *rig.Client, id string) {
 	t.Helper()
 	p := new(http.Protocols)
@@ -223,7 +222,7 @@ func processByGRPC(t *testing.T, rest *rig.Client, id string) {
 		t.Errorf("started: %v", got)
 	}
 	rest.Sh(t, id, "touch /tmp/begin")
-	out := map[bool]string{} // by whether it is stderr: which of the two is read first is not said
+	out := map[bool]string{} // true: stderr; the order of the two streams is not defined
 	var last *processv1.Process
 	s, err := c.Output(t.Context(), connect.NewRequest(&processv1.OutputRequest{SandboxId: id, ProcessId: "clock", Follow: true}))
 	if err != nil {
@@ -242,7 +241,8 @@ func processByGRPC(t *testing.T, rest *rig.Client, id string) {
 	}
 }
 
-// Files by gRPC: up and down in pieces, packed and unpacked, searched and watched.
+// Files are uploaded and downloaded in chunks, archived, extracted, searched and watched
+// by gRPC.
 func TestFilesByGRPC(t *testing.T) {
 	t.Parallel()
 	rest := shared.Server(t).Client(t, "grpc-files")
@@ -314,7 +314,7 @@ func TestFilesByGRPC(t *testing.T) {
 	}
 }
 
-// What code in a context holds is there until the context begins anew.
+// A context keeps its variables until it is restarted.
 func TestContextsByGRPC(t *testing.T) {
 	t.Parallel()
 	rest := shared.Server(t).Client(t, "grpc-contexts")
@@ -347,7 +347,7 @@ func TestContextsByGRPC(t *testing.T) {
 	}
 }
 
-// A template is built of an archive that comes in pieces, and is started from.
+// A template is built from an archive in chunks, and a sandbox starts from it.
 func TestTemplatesByGRPC(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -432,7 +432,8 @@ func TestGitByGRPC(t *testing.T) {
 	}
 }
 
-// Keys and secrets that were made by gRPC are those of REST.
+// A key created by gRPC authenticates until it is revoked. A secret created by gRPC is
+// listed by REST.
 func TestKeysAndSecretsByGRPC(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -466,7 +467,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// cancels checks that the end of a call ends its code.
+// cancels checks that canceling a call ends its code.
 func cancels(t *testing.T, c sandboxv1connect.SandboxServiceClient, rest *rig.Client, id string) {
 	t.Helper()
 	s, err := c.Execute(t.Context(), connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Language: "bash", Code: "echo begun; exec sleep 4242", TimeoutSeconds: new(900.0)}))
@@ -475,7 +476,7 @@ func cancels(t *testing.T, c sandboxv1connect.SandboxServiceClient, rest *rig.Cl
 	}
 	for s.Receive() && s.Msg().GetStdout() == "" {
 	}
-	// What it said came before it was another program.
+	// The output precedes the exec of sleep, so wait for that.
 	rig.Within(t, rig.Patience, "what is cancelled", func() bool {
 		return rest.Sh(t, id, "pgrep -fx 'sleep 4242' | wc -l") == "1\n"
 	})
@@ -485,7 +486,7 @@ func cancels(t *testing.T, c sandboxv1connect.SandboxServiceClient, rest *rig.Cl
 	})
 }
 
-// grpcurl, which is made of grpc-go, finds its way without any file of ours.
+// grpcurl, which uses grpc-go, works by server reflection without .proto files.
 func TestGrpcurl(t *testing.T) {
 	t.Parallel()
 	tool := os.Getenv("CLOUD_SANDBOX_GRPCURL")

@@ -17,8 +17,8 @@ import (
 
 const secretValue = "value-that-no-sandbox-sees"
 
-// newSecretSite is a Site that says whether a request has the value, and never what it
-// has.
+// newSecretSite returns a Site that reports whether a request has the secret value,
+// without echoing it.
 func newSecretSite(t *testing.T, addr netip.Addr) rig.Site {
 	t.Helper()
 	return rig.NewSite(t, addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -44,8 +44,8 @@ func secretServer(t *testing.T) (*rig.Server, rig.Site) {
 	}}), site
 }
 
-// Every sandbox trusts the operator's authorities: also one that began ahead of its
-// owner, and one that was saved.
+// Every sandbox trusts the operator's CA certificates, also one from the Pool and one
+// that was paused and resumed.
 func TestOperatorsAuthorities(t *testing.T) {
 	t.Parallel()
 	addr := rig.HostAddress(t)
@@ -63,14 +63,14 @@ func TestOperatorsAuthorities(t *testing.T) {
 			"curl":     {"bash", "curl -sS " + url},
 			"sudo":     {"bash", "sudo curl -sS " + url},
 			"python":   {"python", fmt.Sprintf("import urllib.request; print(urllib.request.urlopen(%q, timeout=50).read().decode())", url)},
-			"requests": {"bash", `curl -sS --cacert "$REQUESTS_CA_BUNDLE" ` + url}, // which requests reads
+			"requests": {"bash", `curl -sS --cacert "$REQUESTS_CA_BUNDLE" ` + url}, // the variable that requests reads
 			"node":     {"bash", fmt.Sprintf("node -e 'fetch(%q).then(r => r.text()).then(console.log)'", url)},
 		} {
 			if got := output(t, c, id, code[0], code[1]); !strings.HasPrefix(got, "without api.example") {
 				t.Errorf("%s: %q", name, got)
 			}
 		}
-		// The answer is that of a repository without branches.
+		// The site's answer looks like a repository without branches.
 		if got := output(t, c, id, "bash", "git ls-remote "+url+"x.git 2>&1; echo $?"); got != "0\n" {
 			t.Errorf("git: %q", got)
 		}
@@ -88,7 +88,7 @@ func TestSecretsAreSetIntoRequests(t *testing.T) {
 	use := []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("API.example:%d", site.Port), "header": "authorization", "format": "Bearer {value}"}}
 	id := c.Create(t, rig.Body{"secrets": use}).ID
 
-	// By programs that find whom to trust in ways of their own.
+	// Programs find trusted certificates in different ways.
 	want := fmt.Sprintf("with api.example:%d HTTP/", site.Port)
 	for name, code := range map[string][2]string{
 		"curl":     {"bash", "curl -sS " + url},
@@ -106,7 +106,7 @@ func TestSecretsAreSetIntoRequests(t *testing.T) {
 		t.Errorf("another host: %q", got)
 	}
 
-	// Changes hold for connections that are open.
+	// Changes apply to open connections.
 	const keep = `
 import http.client, ssl
 c = http.client.HTTPSConnection('api.example', %d, timeout=50)
@@ -142,7 +142,7 @@ print(ask())`
 
 	checkForks(t, c, id, "curl -ksS "+url)
 
-	// By E2B's API too, in its words.
+	// E2B's API sets secrets too, with its own syntax.
 	rules := rig.Body{fmt.Sprintf("api.example:%d", site.Port): []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": "Bearer ${e2b.secrets.API_KEY}"}}}}}
 	var theirs struct {
 		ID string `json:"sandboxID"`
@@ -151,7 +151,7 @@ print(ask())`
 	if got := output(t, c, theirs.ID, "bash", "curl -sS "+url); !strings.HasPrefix(got, "with ") {
 		t.Errorf("by E2B's rules: %q", got)
 	}
-	// A wildcard is for all below it that have no rule of their own.
+	// A wildcard applies to all names below it that have no rule of their own.
 	transform := func(value string) []rig.Body {
 		return []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": value}}}}
 	}
@@ -190,7 +190,7 @@ print(ask())`
 	}
 }
 
-// askE2B makes a call of E2B's API, which our contract does not know.
+// askE2B calls E2B's API, which is not in our contract.
 func askE2B(t *testing.T, c *rig.Client, method, path string, body, reply any) {
 	t.Helper()
 	raw, err := json.Marshal(body)
@@ -214,7 +214,7 @@ func askE2B(t *testing.T, c *rig.Client, method, path string, body, reply any) {
 	}
 }
 
-// checkForks looks at what copies of a session get.
+// checkForks checks that forks get the secrets only with keep_secrets.
 func checkForks(t *testing.T, c *rig.Client, id, ask string) {
 	t.Helper()
 	for keep, want := range map[bool]string{false: "without", true: "with "} {
@@ -227,7 +227,8 @@ func checkForks(t *testing.T, c *rig.Client, id, ask string) {
 	}
 }
 
-// Whoever of ours dies, requests go on to get their secrets.
+// Requests still get their secrets after the link shard was killed and the server
+// restarted.
 func TestSecretsOutliveOurProcesses(t *testing.T) {
 	t.Parallel()
 	s, site := secretServer(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A value is in no answer, no file and no log.
+// A secret's value is in no answer, no file and no log of the server.
 func TestSecretsAreSealed(t *testing.T) {
 	t.Parallel()
 	s := shared.Machine(t)

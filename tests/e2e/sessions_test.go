@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// session is what these tests look at.
+// session is a session in an answer, with the fields that these tests check.
 type session struct {
 	rig.Sandbox
 	Network   string            `json:"network"`
@@ -55,7 +55,7 @@ func output(t *testing.T, c *rig.Client, id, language, code string) string {
 	return r.Stdout
 }
 
-// What can change of a Sandbox changes while it runs, inside and outside.
+// A PATCH changes a running Sandbox, in its record and inside it.
 func TestPatchSession(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "patch")
@@ -85,7 +85,7 @@ except OSError as e: print(e)`
 		t.Errorf("with network none: %q", got)
 	}
 
-	// 300 MiB are more than it may use now, and not more than its shape has.
+	// 300 MiB exceed its current limit, but not the memory of its shape.
 	const eat = "x = bytearray(300 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('fits')"
 	if r, err := c.TryRun(name, "python", eat, nil); err != nil || r.Status != "oom" {
 		t.Errorf("300 MiB within 256: %v, %v", r, err)
@@ -102,7 +102,8 @@ except OSError as e: print(e)`
 	}
 }
 
-// What cannot change says why, and nothing else of the request happens.
+// A PATCH of an immutable or invalid field is refused with the reason, and no other
+// change of the request is applied.
 func TestPatchRefused(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "patch-refused")
@@ -143,7 +144,7 @@ until [ -e /tmp/held ]; do sleep 0.1; done`
 	}
 }
 
-// A change outlives the server, and the last one is in force after a crash.
+// A change is in force after a crash of the server.
 func TestPatchOutlivesServer(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -171,7 +172,8 @@ func TestPatchOutlivesServer(t *testing.T) {
 	}
 }
 
-// Less memory and another CPU share are bound late: the Pool serves them.
+// The Pool serves creates with less memory or another CPU share, which are applied at
+// bind.
 func TestPoolServesLess(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -198,11 +200,12 @@ func TestPoolServesLess(t *testing.T) {
 		if r := c.Run(t, id, "python", "x = bytearray(400 << 20)", nil); r.Status != "oom" {
 			t.Errorf("after %s it may use more memory than it has: %s", after, r)
 		}
-		output(t, c, id, "python", "kept = 1") // the interpreter is a new one
+		output(t, c, id, "python", "kept = 1") // the interpreter is new after the oom
 	}
 	output(t, c, made.ID, "python", "kept = 1")
 	has(made.ID, "it was made")
-	// It was started as one for more, and goes on as what it is.
+	// Its Boot started with a larger shape. Saved and restored, it keeps the smaller
+	// limits.
 	act(t, c, made.ID, "pause", rig.Body{})
 	has(made.ID, "a pause")
 	var kept saved
@@ -213,8 +216,8 @@ func TestPoolServesLess(t *testing.T) {
 	has(made.ID, "a pause of its files")
 }
 
-// Nobody's use ends a Sandbox with the cause idle; a request that goes on, and a
-// touch, keep it.
+// An unused Sandbox ends with the cause idle. A running request or a touch keeps it
+// alive.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "idle")
@@ -258,16 +261,16 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// An end leaves a certificate with the last output, also in lists.
+// An ended session has a termination record with its last output, also in lists.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "certificate")
-	mine := fmt.Sprint(time.Now().UnixNano()) // others of its name may have ended before
+	mine := fmt.Sprint(time.Now().UnixNano()) // earlier sessions of this name may have ended
 	s := create(t, c, rig.Body{"name": "certified", "metadata": rig.Body{"k": mine}})
 	output(t, c, s.ID, "bash", `printf 'x%.0s' {1..5000}; echo; echo the last words`)
 	var ended session
 	c.Must(t, "DELETE", "/api/v1/sessions/certified", nil, &ended)
-	if rig.IsCluster() { // another gateway than that of the end may have seen the output
+	if rig.IsCluster() { // the gateway that saw the output may be another one
 		rig.Within(t, rig.Patience, "the last output in the certificate", func() bool {
 			c.Must(t, "GET", "/api/v1/sessions/"+s.ID, nil, &ended)
 			return ended.Ended.OutputTail != ""
@@ -288,7 +291,7 @@ func TestCertificate(t *testing.T) {
 		t.Error("the name of an ended one still means it")
 	}
 
-	// What killed it all the same shows what was said before.
+	// A Sandbox that was killed also has its last output.
 	s = create(t, c, rig.Body{})
 	goesDown(t, c, s.ID)
 	rig.Within(t, rig.Patience, "the output of a dead sandbox", func() bool {
@@ -297,7 +300,7 @@ func TestCertificate(t *testing.T) {
 	})
 }
 
-// goesDown has a Sandbox kill itself, once what it said before has come.
+// goesDown makes a Sandbox kill itself after its output was received.
 func goesDown(t *testing.T, c *rig.Client, id string) {
 	t.Helper()
 	body, _ := json.Marshal(rig.Body{
@@ -314,10 +317,10 @@ func goesDown(t *testing.T, c *rig.Client, id string) {
 	for lines.Scan() && !strings.Contains(lines.Text(), "going down") {
 	}
 	c.Must(t, "PUT", rig.Files("", id, "/tmp/go"), []byte("x"), nil)
-	_, _ = io.Copy(io.Discard, resp.Body) // until it breaks off, or says why it will not
+	_, _ = io.Copy(io.Discard, resp.Body) // until the stream ends or breaks off
 }
 
-// Many who ask for one name share one Sandbox.
+// Concurrent creates with one name and if_exists "return" share one Sandbox.
 func TestIfExists(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "shared")

@@ -11,9 +11,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A link shard that is killed at whatever moment of a create, resume, fork, pause or
-// rollback costs no more than connections: what is asked for is done, or refused soon
-// and then it is done when it is asked for again.
+// A link shard that is killed at any moment of a create, resume, fork, pause or rollback
+// costs only connections. The operation succeeds, or is refused soon and succeeds on a
+// retry.
 func TestLinkShardKilledMeanwhile(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{Env: []string{"POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0"}})
@@ -66,7 +66,7 @@ func TestLinkShardKilledMeanwhile(t *testing.T) {
 		for _, name := range []string{"create", "fork", "pause", "resume", "rollback"} {
 			asked := make(chan error, 1)
 			go func() { asked <- steps[name]() }()
-			time.Sleep(rand.N(250 * time.Millisecond)) // at whatever moment
+			time.Sleep(rand.N(250 * time.Millisecond)) // at a random moment
 			for _, p := range srv.Processes(rig.LinkShard) {
 				_ = syscall.Kill(p.Pid, syscall.SIGKILL)
 			}

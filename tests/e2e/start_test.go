@@ -14,12 +14,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// What stops a start is one clear sentence and an exit code that is not zero.
+// A start that fails prints one clear sentence and exits with a non-zero code.
 func TestStartsThatCannotWork(t *testing.T) {
 	t.Parallel()
 	s := shared.Machine(t)
 	empty := openFolder(t)
-	public := filepath.Join("/var/tmp", filepath.Base(s.Data)+"-binary") // where nobody can reach it
+	public := filepath.Join("/var/tmp", filepath.Base(s.Data)+"-binary") // where the user nobody can reach it
 	if out, err := rig.Command("install", "-m", "755", s.Bin, public).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -103,13 +103,13 @@ func openFolder(t *testing.T) string {
 // small is a folder on a disk of 64 MiB.
 func small(t *testing.T) string { return tmpfs(t, "size=64m") }
 
-// full is a folder on a disk with no room for anything.
+// full is a folder on a full disk.
 func full(t *testing.T) string {
 	dir := tmpfs(t, "size=4k,nr_inodes=1")
 	return dir
 }
 
-// readOnly is a folder on a disk that nobody may write to.
+// readOnly is a folder on a read-only disk.
 func readOnly(t *testing.T) string {
 	dir := tmpfs(t, "size=4g")
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=4g"); err != nil {
@@ -132,7 +132,8 @@ func tmpfs(t *testing.T, options string) string {
 	return dir
 }
 
-// Outside dev mode nobody mints a token over HTTP, and the operator's works.
+// Outside dev mode the API mints no token without a credential. A token from the
+// operator's command works.
 func TestOutsideDevMode(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)
@@ -154,12 +155,12 @@ func TestOutsideDevMode(t *testing.T) {
 	}
 }
 
-// The umask of the shell that starts the server changes nothing: other users run
-// what it unpacks.
+// A restrictive umask of the shell that starts the server has no effect: other users can
+// run the unpacked programs.
 func TestStartWithACarefulUmask(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)
-	script := filepath.Join(t.TempDir(), "serve") // before the server, which ends first
+	script := filepath.Join(t.TempDir(), "serve") // created first, so that it is removed after the server
 	s, err := rig.New(rig.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// depths is how deep a tenant's sandboxes sleep.
+// depths counts a tenant's active, idle and paused sandboxes.
 type depths struct{ Active, Idle, Paused int }
 
 func depthsOf(t *testing.T, c *rig.Client) depths {
@@ -26,8 +26,8 @@ func depthsOf(t *testing.T, c *rig.Client) depths {
 	return stats.Depths
 }
 
-// One tenant resumes many sessions at once: all of them come back, and another's
-// create in the midst of it does not wait for them.
+// One tenant resumes many sessions concurrently. All resume, and another tenant's create
+// meanwhile does not wait for all of them.
 func TestStormOfResumes(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{Pool: 1})
@@ -66,7 +66,7 @@ func TestStormOfResumes(t *testing.T) {
 	rig.Within(t, rig.Patience, "a queue of resumes", func() bool {
 		return srv.Metric("cloud_sandbox_node_waiting_starts") >= float64(6*runtime.NumCPU())
 	})
-	other := create(t, few, rig.Body{"resources": rig.Body{"memory_mb": 640}}) // not what the pool has
+	other := create(t, few, rig.Body{"resources": rig.Body{"memory_mb": 640}}) // not a shape of the Pool
 	if left.Load() == 0 {
 		t.Error("one create of another waited for every resume")
 	}
@@ -85,8 +85,8 @@ func TestStormOfResumes(t *testing.T) {
 	}
 }
 
-// A crowd asks for more than can start in the time that a request may wait. Those
-// who are refused come back when they are told to, and all are served.
+// Many clients request more sandboxes than can start within the maximum wait. Refused
+// clients retry after the given delay, and all succeed.
 func TestCrowdComesBack(t *testing.T) {
 	t.Parallel()
 	srv := rig.Own(t, rig.Options{Env: []string{"POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0", "START_WAIT_SECONDS=1"}})

@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// noisy is the archive of a root filesystem that is like no other, of some 8 MiB.
+// noisy returns an archive of a root filesystem with 8 MiB of random data, so that no
+// two share content.
 func noisy(t *testing.T, programs ...string) []byte {
 	t.Helper()
 	root := rootOf(t, programs...)
@@ -26,7 +27,7 @@ func noisy(t *testing.T, programs ...string) []byte {
 	return tarOf(t, root)
 }
 
-// setQuota sets the quota of a tenant on the command line, and returns what that says.
+// setQuota sets the quota of a tenant on the command line, and returns the output.
 func setQuota(t *testing.T, s *rig.Server, tenant, quota string) string {
 	t.Helper()
 	out, err := rig.Command(s.Bin, "tenant", "quota", tenant, quota, "--data", s.Data).CombinedOutput()
@@ -36,8 +37,7 @@ func setQuota(t *testing.T, s *rig.Server, tenant, quota string) string {
 	return string(out)
 }
 
-// filesOfTemplates lists all that a server keeps of templates, but for records of
-// builds.
+// filesOfTemplates lists a server's files of templates, except records of builds.
 func filesOfTemplates(t *testing.T, s *rig.Server) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"images/*", "images/.*", "refs/*", "tenants/*/*", "build/*"} {
@@ -50,9 +50,8 @@ func filesOfTemplates(t *testing.T, s *rig.Server) (all []string) {
 	return all
 }
 
-// Templates have room within their quota: a build that would go beyond it leaves
-// nothing, one that is asked for when it is used up is refused, and what is deleted
-// makes room again.
+// Templates must fit in the quota. A build that would exceed it leaves no files, a build
+// with a used-up quota is refused, and a removed template frees its space.
 func TestTemplatesWithinTheirQuota(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -104,7 +103,7 @@ func TestTemplatesWithinTheirQuota(t *testing.T) {
 		t.Errorf("it is there: %d, %v", status, err)
 	}
 
-	// What E2B's clients have built step by step counts the same.
+	// Builds with steps, from E2B's clients or a Dockerfile, count the same.
 	if log := buildSteps(t, s, c, "steps", `"fromTemplate":"one"`, `{"type":"RUN","args":["head -c 1000000 /dev/urandom > /tmp/more"]}`); !strings.Contains(log, `"status":"error"`) || !strings.Contains(log, "MiB left, and this one has ") {
 		t.Errorf("steps: %s", log)
 	}
@@ -116,7 +115,7 @@ func TestTemplatesWithinTheirQuota(t *testing.T) {
 		t.Errorf("steps left %v where there were %v", after, before)
 	}
 
-	// Of builds at the same time as many stay as there is room for.
+	// Of concurrent builds only as many succeed as fit in the quota.
 	quota(size * 5 / 2)
 	archives := [][]byte{noisy(t), noisy(t), noisy(t)}
 	states := make([]string, len(archives))
@@ -166,8 +165,8 @@ func TestTemplatesWithinTheirQuota(t *testing.T) {
 	}
 }
 
-// An image that comes along with a snapshot counts as one that was built: beyond the
-// quota nothing of the import stays.
+// An image that is imported with a snapshot counts toward the quota. An import beyond
+// the quota leaves no files.
 func TestImportedTemplatesWithinTheirQuota(t *testing.T) {
 	t.Parallel()
 	here, there := rig.Own(t, rig.Options{Pool: 1}), rig.OwnRoles(t, rig.Options{})

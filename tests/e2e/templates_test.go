@@ -11,14 +11,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// tinyRoot is a root filesystem of a few of the host's programs, with what they
-// are linked to.
+// tinyRoot returns a root filesystem with a few of the host's programs and their
+// libraries.
 func tinyRoot(t *testing.T) string {
 	t.Helper()
 	return rootOf(t)
 }
 
-// rootOf is a tinyRoot with more of this machine's programs.
+// rootOf returns a tinyRoot with more of the host's programs.
 func rootOf(t *testing.T, programs ...string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
@@ -37,7 +37,7 @@ chmod 755 "$0"`
 	return root
 }
 
-// template runs the command line's template subcommand on the server's folder.
+// templateCLI runs `cloud-sandbox template` on the server's data folder.
 func templateCLI(t *testing.T, s *rig.Server, args ...string) (string, error) {
 	t.Helper()
 	cmd := rig.Command(s.Bin, append([]string{"template"}, append(args, "--data", s.Data)...)...)
@@ -56,8 +56,8 @@ func mustTemplate(t *testing.T, s *rig.Server, args ...string) string {
 	return out
 }
 
-// A template of a folder: files, environment, a start command that is waited
-// for, tags, versions, and its end.
+// A template is built from a folder with files, an environment and a start command that
+// creates wait for. It has tags and versions, and is removed.
 func TestTemplateOfFolder(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -79,7 +79,7 @@ func TestTemplateOfFolder(t *testing.T) {
 		t.Errorf("inside: %q", got)
 	}
 
-	// A second version; the first stays what it was, by tag and by digest.
+	// A second version does not change the first, by tag or by digest.
 	mustTemplate(t, s, "build", "tiny", "--source", "dir:"+root, "--env", "GREETING=second")
 	versions := map[string]string{"tiny": digestOf(t, s, "tiny"), "tiny:1": digestOf(t, s, "tiny:1")}
 	if again := mustTemplate(t, s, "ls", "--versions"); strings.Count(again, "tiny") != 2 || !strings.Contains(again, "base") {
@@ -96,7 +96,7 @@ func TestTemplateOfFolder(t *testing.T) {
 		}
 	}
 
-	// What is in use is not removed, and afterwards nothing of it is left.
+	// A template in use is not removed. Its later removal deletes the images.
 	for _, name := range []string{"tiny", "tiny@" + versions["tiny"]} {
 		if out, err := templateCLI(t, s, "rm", name); err == nil || !strings.Contains(out, "end them first") {
 			t.Errorf("rm %s while sandboxes run from it: %v: %s", name, err, out)
@@ -123,7 +123,8 @@ func TestTemplateOfFolder(t *testing.T) {
 	}
 }
 
-// A template whose start command fails says so, and leaves nothing.
+// A create from a template whose start command fails reports the command's error.
+// Invalid template commands fail.
 func TestTemplateThatFails(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -153,7 +154,7 @@ func TestTemplateThatFails(t *testing.T) {
 	}
 }
 
-// digestOf is the version that a tag means.
+// digestOf returns the version that a tag names.
 func digestOf(t *testing.T, s *rig.Server, tag string) string {
 	t.Helper()
 	var all []struct{ Template, Version string }
@@ -167,8 +168,8 @@ func digestOf(t *testing.T, s *rig.Server, tag string) string {
 	return ""
 }
 
-// What is saved keeps its template's version, whoever saved it, through rebuilds
-// and removals, until it is deleted.
+// Saved states keep their template's version through rebuilds and removals, until they
+// are deleted.
 func TestTemplatesOfWhatIsSaved(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -187,7 +188,7 @@ func TestTemplatesOfWhatIsSaved(t *testing.T) {
 	c.Must(t, "DELETE", "/api/v1/sessions/"+ended.ID, nil, nil)
 	act(t, c, paused.ID, "pause", rig.Body{})
 
-	// More versions than are kept.
+	// Build more versions than the server keeps.
 	for _, version := range []string{"2", "3", "4", "5", "6", "7"} {
 		mustTemplate(t, s, "build", "tiny", "--source", "dir:"+root, "--env", "VERSION="+version)
 	}
@@ -203,7 +204,7 @@ func TestTemplatesOfWhatIsSaved(t *testing.T) {
 		t.Errorf("resumed: %q", got)
 	}
 	c.Must(t, "DELETE", "/api/v1/sessions/"+paused.ID, nil, nil)
-	// What the session was paused in goes a moment after it.
+	// The state of the paused session is deleted a moment after the session.
 	rig.Within(t, rig.Patience, "the snapshot is what is left", func() bool {
 		out, err := templateCLI(t, s, "rm", "tiny@"+first)
 		if err == nil {
@@ -220,14 +221,14 @@ func TestTemplatesOfWhatIsSaved(t *testing.T) {
 		t.Error("the first image is left")
 	}
 
-	// A tenant's own.
+	// The same with a tenant's own template.
 	b := upload(t, c, `{"template":"mine","source":"tar:"}`, tarOf(t, root))
 	if log, done := follow(t, c, b.ID); done.State != "ready" {
 		t.Fatalf("built as %+v with %s", done, log)
 	}
 	box := create(t, c, rig.Body{"template": "mine"})
 	act(t, c, box.ID, "pause", rig.Body{"memory": false})
-	rig.Within(t, rig.Patience, "the name of who is paused", func() bool { // until its boot is gone that is what keeps it
+	rig.Within(t, rig.Patience, "the name of who is paused", func() bool { // until the Boot is gone, the error names no session
 		status, raw, err := c.Do("DELETE", "/api/v1/templates/mine", nil)
 		if err != nil || status != 409 {
 			t.Fatalf("removed while a session is paused: %d %s, %v", status, raw, err)

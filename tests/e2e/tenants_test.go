@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A suspended tenant loses nothing: what it had in memory goes on once it may.
+// A suspension pauses a tenant's sandboxes. They keep their memory and continue after
+// it.
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})

@@ -17,14 +17,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// reads is what a viewer got of a terminal: from which byte on, and the bytes.
+// reads is output that a viewer received from a terminal, and its offset.
 type reads struct {
 	from  int64
 	bytes string
 }
 
-// read takes what the terminal shows until stop says that it is enough, or the
-// connection ends.
+// read reads the terminal's output until stop returns true or the connection ends.
 func (v *viewer) read(t *testing.T, stop func(shown string) bool) (got reads, err error) {
 	t.Helper()
 	for !stop(got.bytes) {
@@ -48,7 +47,7 @@ func (v *viewer) read(t *testing.T, stop func(shown string) bool) (got reads, er
 		case "start":
 			got.from = told.Offset
 		case "end":
-		case "error": // the last word, before it is closed
+		case "error": // the last message before the close
 			if _, _, err := v.Read(t.Context()); err == nil {
 				t.Errorf("the connection goes on after %s", data)
 			}
@@ -62,9 +61,9 @@ func (v *viewer) read(t *testing.T, stop func(shown string) bool) (got reads, er
 
 func (r reads) next() string { return strconv.FormatInt(r.from+int64(len(r.bytes)), 10) }
 
-// A terminal that is looked at keeps its session from pausing for want of use. One
-// that pauses ends the connection, coming back wakes it, and who says how far they
-// have read misses nothing.
+// An attached terminal keeps its session from pausing when idle. A pause closes the
+// connection, attaching again resumes the session, and a viewer that sends its offset
+// misses no output.
 func TestTerminalOverPauses(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "terminal-pauses")
@@ -75,7 +74,7 @@ func TestTerminalOverPauses(t *testing.T) {
 
 	v := s.attach(t, "tty", "from", "0")
 	var all strings.Builder
-	// Beyond the idle timeout, and what its word may be late.
+	// Longer than the idle timeout and the delay of reports of use.
 	got, err := v.read(t, func(shown string) bool { return strings.Contains(shown, "line-250\r\n") })
 	if err != nil || got.from != 0 {
 		t.Fatalf("from %d: %v", got.from, err)
@@ -84,7 +83,7 @@ func TestTerminalOverPauses(t *testing.T) {
 	if now := state(); now != "running" {
 		t.Errorf("while somebody looked it became %s", now)
 	}
-	// Its owner pauses it: the connection ends, and this one wakes it.
+	// The owner pauses it: the connection ends. The next attach resumes it.
 	act(t, c, s.id, "pause", rig.Body{})
 	rest, err := v.read(t, func(string) bool { return false })
 	if err == nil || !strings.Contains(err.Error(), "the sandbox was paused just now") {
@@ -103,7 +102,7 @@ func TestTerminalOverPauses(t *testing.T) {
 		}
 		all.WriteString(next.bytes)
 		got = next
-		// Nobody looks: it pauses by itself.
+		// Without a viewer it pauses when idle.
 		if err := v.Close(websocket.StatusNormalClosure, ""); err != nil {
 			t.Errorf("leaving: %v", err)
 		}
@@ -127,8 +126,8 @@ func TestTerminalOverPauses(t *testing.T) {
 	}
 }
 
-// A terminal goes back with its session: what was typed since is undone, and its
-// viewers have to come again.
+// A rollback restores the terminal's state and closes its connections. Viewers must
+// attach again.
 func TestTerminalRollsBack(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "terminal-back")
@@ -139,7 +138,7 @@ func TestTerminalRollsBack(t *testing.T) {
 	v.sees(t, "before-typed")
 	c.Must(t, "POST", "/api/v1/sessions/"+s.id+"/snapshots", rig.Body{"name": "then"}, nil)
 	v.send(t, websocket.MessageBinary, "x=after; cd /tmp; echo $x-typed\n")
-	v.sees(t, "after-typed") // it goes on beside the snapshot
+	v.sees(t, "after-typed") // it continues after the snapshot
 
 	act(t, c, s.id, "rollback", rig.Body{"snapshot_id": "then"})
 	if _, err := v.read(t, func(string) bool { return false }); err == nil {
@@ -157,13 +156,13 @@ func TestTerminalRollsBack(t *testing.T) {
 	v.sees(t, `"exit_code":5`)
 }
 
-// More who want a sandbox started than can be in the time that they may wait are
-// told at once, and when to come again; the others get theirs.
+// Creates that cannot start within the maximum wait are refused at once with
+// Retry-After. The others succeed.
 func TestQueueIsBounded(t *testing.T) {
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"START_WAIT_SECONDS=1"}})
 	c := s.Client(t, "crowd")
-	crowd := 60 * runtime.NumCPU()                // ten a core may wait for a second, as long as a start takes a tenth
-	const body = `{"resources":{"disk_mb":3000}}` // of no shape that the pool has
+	crowd := 60 * runtime.NumCPU()                // if a start takes 0.1 s, ten per core may wait for 1 s
+	const body = `{"resources":{"disk_mb":3000}}` // not a shape of the Pool
 	var mu sync.Mutex
 	got := map[int]int{}
 	var all sync.WaitGroup

@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// otherParts is a folder with copies of the parts beside the program, and the
-// program that takes them from there.
+// otherParts copies the program and its parts into a new folder. It returns the copied
+// program, which uses the parts beside it.
 func otherParts(t *testing.T) (bin string) {
 	t.Helper()
 	bin, err := rig.Binary()
@@ -39,13 +39,13 @@ func otherParts(t *testing.T) (bin string) {
 	return filepath.Join(dir, "cloud-sandbox")
 }
 
-// anotherBuild is the same program with other parts inside, as after an upgrade.
+// anotherBuild returns the same program with a different part, as after an upgrade.
 func anotherBuild(t *testing.T) string {
 	t.Helper()
 	bin := otherParts(t)
 	link, err := os.OpenFile(filepath.Join(filepath.Dir(bin), "link"), os.O_WRONLY|os.O_APPEND, 0)
 	if err == nil {
-		_, err = link.WriteString("another build") // nothing reads what follows a program
+		_, err = link.WriteString("another build") // trailing bytes do not affect a program
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -56,10 +56,10 @@ func anotherBuild(t *testing.T) string {
 	return bin
 }
 
-// nextGVisor is what gVisor calls itself after an upgrade: newer than any.
+// nextGVisor is the version of gVisor after an upgrade: newer than any.
 const nextGVisor = "v0.0.0-99991231235959-000000000000"
 
-// gvisorNamed is the sentry with gVisor under that name, linked once.
+// gvisorNamed builds, once, a sentry whose gVisor has the version nextGVisor.
 var gvisorNamed = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-gvisor-")
 	if err != nil {
@@ -80,11 +80,10 @@ var gvisorNamed = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(sentry)
 })
 
-// acrossGVisors are the program before an upgrade of gVisor and after it. The code is
-// the same: a second gVisor takes minutes to build. But neither knows that: a sentry
-// refuses memory that one of another version saved, whatever is in it.
-// CLOUD_SANDBOX_OLD_GVISOR is a sentry of this program that was built with an older
-// gVisor; it makes the program before.
+// acrossGVisors returns the programs before and after an upgrade of gVisor. Both have
+// the same code, since a second gVisor takes minutes to build. Only the version differs:
+// a sentry refuses memory that another version saved. CLOUD_SANDBOX_OLD_GVISOR names a
+// sentry of this program with an older gVisor, which then makes the program before.
 func acrossGVisors(t *testing.T) (before, after string) {
 	t.Helper()
 	other := otherParts(t)
@@ -109,7 +108,7 @@ func acrossGVisors(t *testing.T) (before, after string) {
 	return before, after
 }
 
-// builds lists what is unpacked in a data folder.
+// builds lists the builds that are unpacked in a data folder.
 func builds(t *testing.T, s *rig.Server) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(s.Data, "lib", strings.Repeat("[0-9a-f]", 16)))
@@ -131,8 +130,8 @@ func buildOf(t *testing.T, s *rig.Server, id string) string {
 	return build
 }
 
-// An upgrade ends no Sandbox. New ones are of the new build at once, and the old one
-// goes with the last that it runs.
+// An upgrade ends no Sandbox. New Sandboxes use the new build at once. The old build is
+// removed after its last Sandbox.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	next := anotherBuild(t)
@@ -175,9 +174,8 @@ func TestUpgrade(t *testing.T) {
 	s.PoolIdle(t)
 }
 
-// What was paused with one build goes on with the next, forks and all, from a
-// snapshot or where it was; the parts of the old one that this needs stay for as long
-// as it does.
+// A session that was paused with one build resumes with the next, as do its forks and
+// snapshots. The parts of the old build stay while a saved state needs them.
 func TestPausedAcrossAnUpgrade(t *testing.T) {
 	t.Parallel()
 	next := anotherBuild(t)
@@ -201,7 +199,7 @@ func TestPausedAcrossAnUpgrade(t *testing.T) {
 		c = s.Client(t, "upgraded")
 	}
 	s.Bin = next
-	start() // nobody's sandbox runs: all is done by the new build from here on
+	start() // no sandbox runs: only the new build is used from here on
 	now := builds(t, s)
 	if len(old) != 1 || len(now) != 2 || !slices.Contains(now, old[0]) {
 		t.Fatalf("%q are there, before the upgrade %q", now, old)
@@ -223,7 +221,7 @@ func TestPausedAcrossAnUpgrade(t *testing.T) {
 	}
 	c.Must(t, "POST", "/api/v1/sessions/"+paused.ID+"/fork", rig.Body{"count": 1}, &reply)
 	goesOn(reply.Forks[0].ID, "42\n")
-	act(t, c, paused.ID, "pause", rig.Body{}) // saved by the new build, of a guest of the old one
+	act(t, c, paused.ID, "pause", rig.Body{}) // saved by the new build, with a guest of the old one
 	c.Must(t, "DELETE", "/api/v1/sessions/"+reply.Forks[0].ID, nil, nil)
 	start()
 	goesOn(paused.ID, "42\n")
@@ -239,8 +237,8 @@ func TestPausedAcrossAnUpgrade(t *testing.T) {
 	}
 }
 
-// So does what is kept in Blobs alone when its build is not that of the server any
-// more: no state on the disk tells that the old one is needed.
+// The same for a state that is only in Blobs: no state on the disk shows that the old
+// build is needed.
 func TestPausedInBlobsAcrossAnUpgrade(t *testing.T) {
 	t.Parallel()
 	next := anotherBuild(t)
@@ -287,8 +285,7 @@ func TestPausedInBlobsAcrossAnUpgrade(t *testing.T) {
 	}
 }
 
-// What a sentry host of an older build left when it was killed is found by an
-// upgrade too.
+// An upgrade adopts the Sandboxes of an older build whose sentry host was killed.
 func TestUpgradeAfterAKill(t *testing.T) {
 	t.Parallel()
 	next := anotherBuild(t)
@@ -307,9 +304,9 @@ func TestUpgradeAfterAKill(t *testing.T) {
 	l.goesOn(t)
 }
 
-// Memory that one version of gVisor saved goes on under the next one: in a sentry of
-// the build that saved it, whatever happens to whom, until somebody gives it up for
-// its files. What needs an old build keeps it, and nothing else does.
+// Memory that one version of gVisor saved resumes after an upgrade, in a sentry of the
+// build that saved it. Crashes do not change that. A resume or pause without memory
+// moves it to the new build. An old build is kept only while a state needs it.
 func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 	t.Parallel()
 	before, after := acrossGVisors(t)
@@ -389,7 +386,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 		goesOn(f.ID, "44\n")
 	}
 
-	dead := oldHost() // is started again, and takes up what runs
+	dead := oldHost() // it is restarted and adopts the running sentries
 	rig.Kill(t, dead)
 	rig.Within(t, rig.Patience, "another sentry host", func() bool { return oldHost().Pid != dead.Pid })
 	goesOn(sb.ID, "44\n")
@@ -398,7 +395,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 	})
 	goesOn(reply.Forks[0].ID, "44\n")
 
-	dead = oldHost() // all of it at once, and the server with it
+	dead = oldHost() // all sentry hosts and the server die at once
 	for _, p := range append(s.Processes(rig.Launcher), s.Processes(rig.SentryHost)...) {
 		rig.Kill(t, p)
 	}
@@ -412,7 +409,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 	}
 	goesOn(sb.ID, "44\n")
 
-	// A checkpoint is of the old build, and so is what goes back to it.
+	// A checkpoint belongs to the old build, and so does a restore from it.
 	first := look(t, c, sb.ID).Snapshot
 	patch(t, c, sb.ID, rig.Body{"checkpoint_every_seconds": 10})
 	rig.Within(t, rig.Patience, "a checkpoint", func() bool { now := look(t, c, sb.ID).Snapshot; return now != "" && now != first })
@@ -427,7 +424,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 	onFiles := func(id string) {
 		t.Helper()
 		if os.Getenv("CLOUD_SANDBOX_OLD_GVISOR") != "" {
-			return // it may keep files as ours does not read them
+			return // the older gVisor's format of files may differ
 		}
 		if got := c.Sh(t, id, "cat /workspace/file"); got != "written\n" {
 			t.Errorf("its file holds %q", got)
@@ -460,7 +457,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 		}
 	}
 
-	// Memory given up for files is how it leaves the old build.
+	// A pause without memory moves it out of the old build.
 	act(t, c, sb.ID, "pause", rig.Body{"memory": false})
 	onlyNew()
 	onFiles(sb.ID)
@@ -481,15 +478,15 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 	}
 }
 
-// What runs in the old build survives the next upgrade too, and "down" ends all of
-// them.
+// Sandboxes in an old build survive another upgrade. `down` ends the Sandboxes of all
+// builds.
 func TestOldGVisorRunsThroughAnotherUpgrade(t *testing.T) {
 	if os.Getenv("CLOUD_SANDBOX_OLD_GVISOR") != "" {
 		t.Skip("the third build has the first one's gVisor only when that is ours")
 	}
 	t.Parallel()
 	before, after := acrossGVisors(t)
-	third := anotherBuild(t) // of the first gVisor again
+	third := anotherBuild(t) // with the first gVisor again
 	s := rig.Own(t, rig.Options{Pool: 1, Bin: before})
 	c := s.Client(t, "upgraded")
 	sb := create(t, c, rig.Body{})
@@ -548,8 +545,8 @@ func TestOldGVisorRunsThroughAnotherUpgrade(t *testing.T) {
 	}
 }
 
-// An operator may refuse an old gVisor, or have lost a build: then what needs it is
-// kept, and said by name.
+// If the operator refuses an old gVisor or a build is missing, a resume is refused and
+// the error names it. The saved state is kept.
 func TestOldGVisorIsRefused(t *testing.T) {
 	t.Parallel()
 	before, after := acrossGVisors(t)

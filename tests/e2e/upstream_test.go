@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// companyProxy is an HTTP proxy that wants a password and leads to a web server at
-// 1.2.3.4:80 alone.
+// companyProxy is an HTTP proxy that requires a password and only connects to a web
+// server at 1.2.3.4:80.
 type companyProxy struct {
 	at    string // URL with the password
 	mu    sync.Mutex
@@ -56,15 +56,15 @@ func newCompanyProxy(t *testing.T) *companyProxy {
 	return p
 }
 
-// heard reports whether the proxy was asked for something.
+// heard reports whether the proxy received a request.
 func (p *companyProxy) heard(request string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Contains(p.asked, request)
 }
 
-// Where the way out leads through a company's proxy, sandboxes, builds and webhooks
-// take it, and what the proxy refuses is told.
+// With an upstream proxy, sandboxes, builds and webhooks connect through it, and its
+// refusals are reported.
 func TestUpstreamProxy(t *testing.T) {
 	t.Parallel()
 	proxy, addr := newCompanyProxy(t), rig.HostAddress(t)
@@ -72,7 +72,7 @@ func TestUpstreamProxy(t *testing.T) {
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
 		"CLOUD_SANDBOX_UPSTREAM_PROXY=" + proxy.at,
 		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, port),
-		"https_proxy=" + proxy.at, // the webhooks' way
+		"https_proxy=" + proxy.at, // for webhooks
 		"CLOUD_SANDBOX_WEBHOOKS=https://1.2.3.6/hook", "CLOUD_SANDBOX_WEBHOOK_SECRET=" + strings.Repeat("s3", 20),
 	}})
 	c := s.Client(t, "company")
@@ -126,8 +126,8 @@ except OSError as e: print(type(e).__name__)'`: "ConnectionRefusedError\n",
 	}
 }
 
-// checkProxiedBuilds has a tenant and the operator build from registries that the
-// proxy refuses.
+// checkProxiedBuilds checks that builds by a tenant and by the operator fail with the
+// proxy's error if it refuses their registries.
 func checkProxiedBuilds(t *testing.T, s *rig.Server, c *rig.Client, proxy *companyProxy) {
 	t.Helper()
 	var b templateBuild

@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// used is a row of what was used.
+// used is a row of a usage report.
 type used struct {
 	SandboxID string  `json:"sandbox_id"`
 	Seconds   float64 `json:"seconds"`
@@ -41,8 +41,8 @@ func usage(t *testing.T, c *rig.Client, id string) (u used) {
 	return u
 }
 
-// What a sandbox is charged for is the time that it ran: not that it was paused,
-// and all of it through a server that is killed.
+// Usage counts the time that a sandbox runs and not the time that it is paused. A kill
+// of the server loses none of it.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"CLOUD_SANDBOX_PRICES=USD,vcpu_hour=3600,memory_gib_hour=3600"}})
@@ -92,8 +92,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What a sandbox sends is counted to its last byte, through a pause and an end,
-// and what its owner does with it is not.
+// Egress counts all bytes that a sandbox sends, across a pause and its end. Traffic with
+// its owner is not counted.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	addr := rig.HostAddress(t)
@@ -103,7 +103,7 @@ func TestEgress(t *testing.T) {
 	}})
 	c := s.Client(t, "sender")
 	sb := c.Create(t, nil)
-	const sent, most = 1_000_000, 1_100_000 // and headers
+	const sent, most = 1_000_000, 1_100_000 // most allows for headers
 	send := func() {
 		t.Helper()
 		c.Sh(t, sb.ID, fmt.Sprintf("head -c %d /dev/zero | curl -sf -o /dev/null --data-binary @- http://%s:%d/", sent, addr, port))
@@ -119,7 +119,7 @@ func TestEgress(t *testing.T) {
 		}
 		return u
 	}
-	c.Sh(t, sb.ID, "head -c 3000000 /dev/zero | base64") // to its owner
+	c.Sh(t, sb.ID, "head -c 3000000 /dev/zero | base64") // output to the owner
 	send()
 	c.Must(t, "POST", "/api/v1/sessions/"+sb.ID+"/pause", nil, nil)
 	if u := counted(1); u.Cost == nil || u.Cost.Total < 0.9 || u.Cost.Total > 1.1 {
@@ -135,7 +135,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// overEgress has a tenant that has sent at least sent bytes lose its network.
+// overEgress checks that a tenant beyond its egress quota loses its network.
 func overEgress(t *testing.T, s *rig.Server, c *rig.Client, sent int64, url string) {
 	t.Helper()
 	live := c.Create(t, nil)
@@ -178,8 +178,8 @@ func overEgress(t *testing.T, s *rig.Server, c *rig.Client, sent int64, url stri
 	}
 }
 
-// operatorSees has a key of an operator read what a tenant used, which one of an
-// admin may not, and one of a viewer look and change nothing.
+// operatorSees checks that an operator's key can set a tenant's quota and read its
+// usage, that keys of an owner or admin cannot, and that a viewer's key is read-only.
 func operatorSees(t *testing.T, s *rig.Server, seconds float64) {
 	t.Helper()
 	ask := func(role, method, path string) (int, string) {

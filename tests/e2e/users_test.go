@@ -13,9 +13,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Users of an identity provider appear with their first token, and what an admin
-// decides about them holds at once, for the provider's tokens and for their keys,
-// over the command line as over the API, and after a restart.
+// Users of an identity provider appear with their first token. An admin's decisions
+// about a user apply at once to the user's tokens and keys, by command line and API, and
+// after a restart.
 func TestUsersOfTenants(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
@@ -53,7 +53,7 @@ func TestUsersOfTenants(t *testing.T) {
 	byKey := s.Anyone(t)
 	byKey.Token = key.Key
 
-	// The command line, as the lead.
+	// user runs `cloud-sandbox user` as the lead.
 	user := func(args ...string) (string, error) {
 		cmd := rig.Command(s.Bin, append(append([]string{"user"}, args...), "--url", s.URL)...)
 		cmd.Env = append(cmd.Environ(), "CLOUD_SANDBOX_API_KEY="+lead.Token)
@@ -87,7 +87,7 @@ func TestUsersOfTenants(t *testing.T) {
 	answers("of another tenant", elsewhere, "GET", "/api/v1/users/corp:alice", 404)
 	answers("of another tenant", elsewhere, "DELETE", "/api/v1/users/corp:alice", 404)
 
-	// Lowered, her key is as well; suspended, both are out.
+	// A lower role also applies to her key. A suspension blocks her tokens and her key.
 	do("set", "corp:alice", "--role", "viewer")
 	answers("a viewer", alice, "POST", "/api/v1/sandbox/acquire", 403)
 	answers("a viewer's key", byKey, "POST", "/api/v1/sandbox/acquire", 403)
@@ -108,7 +108,7 @@ func TestUsersOfTenants(t *testing.T) {
 	answers("active again", alice, "GET", "/api/v1/sessions/"+sb.ID, 200)
 	answers("a key of who is active again", byKey, "GET", "/api/v1/sessions/"+sb.ID, 200)
 
-	// Whom the provider makes an owner no admin keeps out before they come.
+	// An admin cannot keep out an owner of the provider before the owner's first token.
 	for i, does := range [][]string{{"set", "corp:founder", "--role", "viewer"}, {"set", "corp:founder", "--state", "suspended"}, {"rm", "corp:founder"}} {
 		who := fmt.Sprint("corp:founder", i)
 		do("add", who)
@@ -120,7 +120,7 @@ func TestUsersOfTenants(t *testing.T) {
 		}
 	}
 
-	// Above the lead is the boss, who stays.
+	// The lead cannot change the boss, whose role is higher.
 	for _, args := range [][]string{{"set", "corp:boss", "--role", "viewer"}, {"rm", "corp:boss"}, {"set", "corp:alice", "--role", "owner"}} {
 		if out, err := user(args...); err == nil || !strings.Contains(out, "above yours") {
 			t.Errorf("user %s: %v: %s", strings.Join(args, " "), err, out)
@@ -137,7 +137,7 @@ func TestUsersOfTenants(t *testing.T) {
 	lead.Must(t, "PATCH", "/api/v1/users/corp:boss", rig.Body{"state": "suspended"}, nil)
 	answers("an owner whom another suspended", boss, "GET", "/api/v1/sessions", 403)
 
-	// Removed is removed, also for tokens to come; invited is let in.
+	// A removed user is refused, also with new tokens. An invited user is admitted.
 	if out := do("rm", "corp:alice"); out != "corp:alice\n" {
 		t.Errorf("removing prints %q", out)
 	}

@@ -135,7 +135,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/volumes", rig.Body{"name": "big", "size_mb": 80}, nil)
 }
 
-// volumesOnDisk are the IDs of volumes that the data folder has.
+// volumesOnDisk returns the IDs of the volumes in the data folder.
 func volumesOnDisk(t *testing.T, s *rig.Server) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.Data, "volumes", "kept", "v*"))
@@ -149,8 +149,8 @@ func volumesOnDisk(t *testing.T, s *rig.Server) []string {
 	return ids
 }
 
-// The server is killed before each step of creating and deleting a volume, in turn: in
-// the end the disk and the records agree whether the volume exists.
+// The server is killed before each step of creating and deleting a volume. Afterwards
+// the disk, the records and the quota agree.
 func TestVolumesKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	m := newMortal(t)
@@ -219,7 +219,7 @@ func TestVolumesKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// Volumes, and who has them mounted, outlive every part of the server.
+// Volumes and their mounts survive a restart of the server.
 func TestVolumesOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -242,7 +242,8 @@ func TestVolumesOutliveTheServer(t *testing.T) {
 	c.Must(t, "DELETE", "/api/v1/sessions/"+box.ID, nil, nil)
 }
 
-// The roles as processes carry volumes too.
+// Volumes work with the roles as separate processes, and after a kill of the
+// session-manager.
 func TestVolumesOverRoles(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})

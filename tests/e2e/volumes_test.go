@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// volume makes one, which the test deletes at its end.
+// makeVolume creates a volume until the test's end.
 func makeVolume(t *testing.T, c *rig.Client, name string, mb int) {
 	t.Helper()
 	c.Must(t, "POST", "/api/v1/volumes", rig.Body{"name": name, "size_mb": mb}, nil)
@@ -38,7 +38,7 @@ func says(t *testing.T, c *rig.Client, id, code, want string) {
 	}
 }
 
-// What one Sandbox writes another reads, and it stays when both are gone.
+// Sandboxes share the files of a volume, and the files outlive them.
 func TestVolumeIsShared(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "volumefiles")
@@ -54,7 +54,7 @@ func TestVolumeIsShared(t *testing.T) {
 	says(t, c, a.ID, "md5sum </data/big | cmp - /data/sum && dd if=/data/big bs=1 skip=4999999 2>/dev/null | wc -c", "1")
 	// Programs of other kinds.
 	says(t, c, a.ID, "cd /data && tar cf all.tar many && mkdir out && tar xf all.tar -C out && diff -r many out/many && rm -rf out many && ls", "all.tar\nbig\nfile\nhard\nsum")
-	says(t, c, a.ID, "cd /data && git init -q repo 2>&1 | grep -o 'unable to mmap' | head -1; rm -rf repo", "unable to mmap") // which gVisor's FUSE lacks
+	says(t, c, a.ID, "cd /data && git init -q repo 2>&1 | grep -o 'unable to mmap' | head -1; rm -rf repo", "unable to mmap") // gVisor's FUSE lacks mmap
 	says(t, c, a.ID, "cd /data && sudo sh -c 'umask 077; echo s >secret' && cat secret 2>&1 | grep -o 'Permission denied' && sudo cat secret", "Permission denied\ns")
 	says(t, c, a.ID, "python3 -c \"\nimport os\nf = open('/data/open', 'w+')\nf.write('kept')\nf.flush()\nos.remove('/data/open')\nf.seek(0)\nprint(f.read(), os.fstat(f.fileno()).st_nlink)\n\"", "kept 0")
 	for _, s := range []string{a.ID, b.ID} {
@@ -69,7 +69,7 @@ func TestVolumeIsShared(t *testing.T) {
 	c.Must(t, "DELETE", "/api/v1/volumes/shared", nil, nil)
 }
 
-// A volume is full at its size, and another Sandbox sees why.
+// A full volume answers ENOSPC, and accepts writes again after a removal.
 func TestVolumeQuota(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "volumequota")
@@ -81,8 +81,7 @@ func TestVolumeQuota(t *testing.T) {
 	says(t, c, s.ID, "truncate -s 100M /data/d 2>&1 | grep -o 'No space left on device'", "No space left on device")
 }
 
-// A paused Sandbox goes on with its volume, and with what it had open there; a fork
-// shares it.
+// A paused Sandbox keeps its volume and its open files there. A fork shares the volume.
 func TestVolumeAcrossPauses(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "volumepause")
@@ -104,13 +103,13 @@ func TestVolumeAcrossPauses(t *testing.T) {
 		output(t, c, fork.ID, "python", "n = f.write('fork\\n')\nf.flush()")
 	}
 	says(t, c, s.ID, "cat /data/fork && tail -1 /data/log", "fork\nfork")
-	for _, fork := range forks.Forks { // which nobody else ends
+	for _, fork := range forks.Forks { // no cleanup ends them
 		c.Must(t, "DELETE", "/api/v1/sessions/"+fork.ID, nil, nil)
 	}
 }
 
-// What is under way when the server is killed waits for the next one. What that one
-// may do again, because nobody remembers that it was done, is the same done twice.
+// File operations that are in flight when the server is killed wait for the next one. It
+// may repeat an operation, so operations are idempotent.
 func TestVolumeOutlivesServer(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
@@ -135,7 +134,7 @@ func TestVolumeOutlivesServer(t *testing.T) {
 	says(t, c, sb.ID, "ls /data | wc -l && cat /data/*/f | sort -nu | wc -l", "200\n200")
 }
 
-// Many requests write files into volumes at once: none is disturbed by another's
+// Concurrent requests write files into a volume and do not disturb each other with
 // signals.
 func TestVolumeFilesByRequests(t *testing.T) {
 	t.Parallel()
@@ -151,7 +150,7 @@ func TestVolumeFilesByRequests(t *testing.T) {
 				if err != nil || status >= 300 {
 					t.Errorf("PUT %s: %d %s %v", path, status, raw, err)
 				}
-				if i%6 == 0 { // children end, and their end is a signal
+				if i%6 == 0 { // the end of a child is a signal
 					if r, err := c.TryRun(s.ID, "bash", "cat "+path, nil); err != nil || r.Stdout != path {
 						t.Errorf("%s has %q, %v", path, r.Stdout, err)
 					}
@@ -163,8 +162,8 @@ func TestVolumeFilesByRequests(t *testing.T) {
 	says(t, c, s.ID, "ls /data | wc -l", "240")
 }
 
-// With the roles as processes of their own, and another process of the node's in
-// between; files are reached from outside too.
+// Volumes work with the roles as separate processes, and after a restart of the node.
+// E2B's API reaches their files.
 func TestVolumesOfRoles(t *testing.T) {
 	t.Parallel()
 	r := rig.OwnRoles(t, rig.Options{})
@@ -185,7 +184,7 @@ func TestVolumesOfRoles(t *testing.T) {
 	if v.Files != 1 || v.Used != 3*4096 {
 		t.Errorf("the volume is told of as %+v", v)
 	}
-	// E2B's clients write and read files from outside; their API is not in ours.
+	// E2B's clients read and write files from outside. Their API is not in our contract.
 	for _, call := range []struct {
 		method string
 		body   io.Reader
@@ -210,8 +209,8 @@ func TestVolumesOfRoles(t *testing.T) {
 	c.Must(t, "DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
 }
 
-// Volumes answer in Boots that came fresh from the Pool, however busy the machine
-// is while their servers begin.
+// Volumes work in Boots fresh from the Pool, even if a busy machine delays the start of
+// the volume servers.
 func TestVolumesBeginOnABusyMachine(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 4})
@@ -234,7 +233,7 @@ func TestVolumesBeginOnABusyMachine(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// The interpreter was there before, and asks at once.
+				// The interpreter is pre-started and uses the volume at once.
 				code := "with open('/data/" + sb.ID + "', 'a+') as f: f.write('x'); f.seek(0); print(f.read())"
 				if r, err := c.TryRun(sb.ID, "python", code, nil); err != nil || r.Stdout != "x\n" {
 					t.Errorf("its volume answers %s, %v", r, err)

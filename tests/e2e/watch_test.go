@@ -19,7 +19,7 @@ import (
 // change is one event of a watch.
 type change struct{ Event, Type, Path, Cursor string }
 
-// heard reads events until all that are wanted have come and returns the last.
+// heard reads events until all wanted events have come, and returns the last.
 func heard(t *testing.T, next func() (change, error), want ...string) change {
 	t.Helper()
 	for {
@@ -54,7 +54,7 @@ func TestWatchFiles(t *testing.T) {
 	heard(t, message, "created /workspace/d/sub/f", "created /workspace/d/new", "created /workspace/d/new/deep",
 		"renamed /workspace/d/sub/f", "created /workspace/d/h", "attributes /workspace/d/h")
 
-	// The same once more, from the beginning, as events.
+	// Replay from the start cursor, as server-sent events.
 	req, _ := http.NewRequestWithContext(ctx, "GET", c.URL+path+"&since="+start.Cursor, nil)
 	req.Header = auth
 	resp, err := c.HTTP.Do(req)

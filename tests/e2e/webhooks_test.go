@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// hook is an operator's receiver, which fails at first.
+// hook is an operator's receiver that fails its first delivery.
 type hook struct {
 	secret string
 
@@ -89,7 +89,7 @@ func TestWebhooks(t *testing.T) {
 	if e := told("limit.kill"); e["sandbox_id"] != id || e["reason"] != "oom" {
 		t.Errorf("%v", e)
 	}
-	// What was refused before the first count after the start is not told.
+	// Denials before the first count after the start are not reported.
 	rig.Within(t, soon, "the event egress.denied", func() bool {
 		c.Run(t, id, "bash", "exec 3<>/dev/tcp/1.1.1.1/80; true", rig.Body{"timeout_seconds": 20})
 		return h.event("egress.denied") != nil
@@ -104,8 +104,8 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// diary is a receiver that is away until it is told otherwise, and keeps all that it
-// took.
+// diary is a receiver that answers 502 until it is opened, and keeps the events that it
+// accepts.
 type diary struct {
 	t *testing.T
 
@@ -136,8 +136,8 @@ func (d *diary) set(open bool) {
 	d.open = open
 }
 
-// about are the types that came, each event once however often it came, and their
-// reasons, in the order in which they happened.
+// about returns the types and reasons of the received events, in the order in which they
+// happened. Duplicates by ID count once.
 func (d *diary) about(key, value string) (all []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,7 +155,7 @@ func (d *diary) about(key, value string) (all []string) {
 		}
 		return first
 	}
-	slices.SortFunc(about, func(a, b map[string]any) int { // some are of one change
+	slices.SortFunc(about, func(a, b map[string]any) int { // some events belong to one change
 		return cmp.Or(at(a).Compare(at(b)), strings.Compare(a["type"].(string), b["type"].(string)))
 	})
 	for _, e := range about {
@@ -168,8 +168,8 @@ func (d *diary) about(key, value string) (all []string) {
 	return all
 }
 
-// What sandboxes go through reaches a receiver that was away meanwhile, through ends
-// of the server by force, each event once by its ID.
+// Events of sandboxes, snapshots and builds reach a receiver that was down, also across
+// kills of the server. By its ID, each event counts once.
 func TestWebhooksOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	d := &diary{t: t}

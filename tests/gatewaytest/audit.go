@@ -4,7 +4,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Audit returns the whole log, checked, and forgets nothing.
+// Audit returns the whole audit log after a check of its hash chain.
 func (f *Fixture) Audit() (all []sandbox.AuditEntry) {
 	f.T.Helper()
 	var mark sandbox.AuditMark
@@ -22,7 +22,7 @@ func (f *Fixture) Audit() (all []sandbox.AuditEntry) {
 	return all
 }
 
-// AuditOf is the one entry that do makes.
+// AuditOf returns the only entry that do adds.
 func (f *Fixture) AuditOf(do func()) sandbox.AuditEntry {
 	f.T.Helper()
 	n := len(f.Audit())

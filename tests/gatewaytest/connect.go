@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1/sandboxv1connect"
 )
 
-// Protocols are the ways to make the same call. gRPC needs HTTP/2; the others go
-// by HTTP/1.1 here.
+// Protocols has the client options of each protocol. gRPC needs HTTP/2; the others use
+// HTTP/1.1 here.
 var Protocols = map[string][]connect.ClientOption{
 	"connect":      nil,
 	"connect json": {connect.WithProtoJSON()},
@@ -28,7 +28,7 @@ var Protocols = map[string][]connect.ClientOption{
 	"grpc-web":     {connect.WithGRPCWeb()},
 }
 
-// caller adds a token to everything it sends.
+// caller adds a token to each request.
 type caller struct {
 	http.RoundTripper
 	token string
@@ -57,7 +57,8 @@ func SandboxClient(t testing.TB, url, token, protocol string) sandboxv1connect.S
 	return sandboxv1connect.NewSandboxServiceClient(HTTPClient(t, token, protocol), url, Protocols[protocol]...)
 }
 
-// CodeOf returns the code that REST would give, by the detail of an error.
+// CodeOf returns the code in the detail of an error, as REST would give it, and the
+// detail.
 func CodeOf(err error) (sandbox.Code, *rpcv1.Failure) {
 	var e *connect.Error
 	if !errors.As(err, &e) {
@@ -73,14 +74,13 @@ func CodeOf(err error) (sandbox.Code, *rpcv1.Failure) {
 	return "", nil
 }
 
-// Failure is how a call that failed ended.
+// Failure is the error of a failed call.
 type Failure struct {
-	Code    string // as Connect has it
+	Code    string // Connect's code
 	Message string
 }
 
-// Say makes a call of Connect with messages of JSON, and returns those of the
-// answer.
+// Say makes a Connect call with JSON messages, and returns the messages of the answer.
 func (f *Fixture) Say(token, call string, messages ...string) (answers []string, failed Failure) {
 	f.T.Helper()
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName("cloudsandbox." + strings.ReplaceAll(call, "/", ".")))
@@ -149,7 +149,8 @@ func failureOf(t testing.TB, raw []byte) (failed Failure) {
 	return failed
 }
 
-// Says is Say that must succeed with one message, which holds all of want.
+// Says is Say for a call that must succeed with one message. The message must contain
+// every part of want.
 func (f *Fixture) Says(call, message string, want ...string) string {
 	f.T.Helper()
 	answers, failed := f.Say(f.Token, call, message)

@@ -21,7 +21,7 @@ func (f *Fixture) E2B(key, method, path, body string) Answer {
 	return f.Raw(req)
 }
 
-// Raw is Send without the contract.
+// Raw is Send without the check against the contract.
 func (f *Fixture) Raw(req *http.Request) Answer {
 	f.T.Helper()
 	resp, err := f.Client.Do(req)

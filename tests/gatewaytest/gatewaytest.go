@@ -1,6 +1,6 @@
-// Package gatewaytest is for tests of the gateway and of its APIs: it serves a gateway over
-// the real roles with an Engine in memory, and is a client of it that checks every answer
-// against the contract.
+// Package gatewaytest supports tests of the gateway and its APIs. It serves a gateway
+// over the real roles with an Engine in memory, and checks every answer against the
+// contract.
 package gatewaytest
 
 import (
@@ -51,7 +51,7 @@ type Fixture struct {
 	Logs      *logBuffer
 	Client    *http.Client
 	Token     string // of Tenant dev:test
-	Operator  string // a key, once one is asked for
+	Operator  string // an operator's key, once Operate was called
 }
 
 // New starts a gateway that ends with the test. Each has a core of its own, so that tests
@@ -243,7 +243,7 @@ func (b *logBuffer) Reset() {
 	b.buf.Reset()
 }
 
-// WaitFor fails the test when ok does not become true.
+// WaitFor fails the test if ok does not return true within a minute.
 func WaitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -291,7 +291,7 @@ func (f *Fixture) With(method, path, body string, headers ...string) Answer {
 	return f.Send(req)
 }
 
-// Idempotent is the header with the key of a request that takes effect once.
+// Idempotent is the header with the key of an idempotent request.
 const Idempotent = "Idempotency-Key"
 
 func testKeyring(t testing.TB) *secrets.Keyring {
@@ -303,8 +303,8 @@ func testKeyring(t testing.TB) *secrets.Keyring {
 	return ring
 }
 
-// Serve runs the fixture's gateway by Run on two listeners. It returns the
-// address of one and a stop that waits for the end.
+// Serve runs the fixture's gateway with Run on two listeners. It returns the address of
+// one, and a function that stops the gateway and waits for its end.
 func (f *Fixture) Serve() (net.Addr, func()) {
 	f.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -326,12 +326,12 @@ func (f *Fixture) Serve() (net.Addr, func()) {
 	})
 }
 
-// LeavesNothing fails the test when goroutines run on. Those that are just about
-// to end are waited for.
+// LeavesNothing fails the test if goroutines leak. It waits for those that are about to
+// end.
 func LeavesNothing(t *testing.T, ignore goleak.Option) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
-		err := goleak.Find(ignore) // which waits a little itself
+		err := goleak.Find(ignore) // it waits a little itself
 		if err == nil {
 			return
 		}
@@ -382,7 +382,7 @@ func (f *Fixture) Operate(method, path, body string) Answer {
 	return f.With(method, path, body, "X-API-Key", f.Operator)
 }
 
-// Plain sends a request of any contract, with nothing but these headers.
+// Plain sends a request with only these headers, without the check against the contract.
 func (f *Fixture) Plain(method, path, body string, headers ...string) Answer {
 	f.T.Helper()
 	req, err := http.NewRequest(method, f.URL+path, strings.NewReader(body))

@@ -14,9 +14,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// guest is a Guest with files in memory. It runs no code: a script, found by the code,
-// runs in its place. Over the Processes of a real Guest it passes the suite of a Guest's
-// ports.
+// guest is a Guest with files in memory. It runs no code: the entry of Scripts for the
+// code runs in its place. With the Processes of a real Guest it passes the suite of a
+// Guest's ports.
 type guest struct {
 	execution.Processes // nil, or those of a real Guest
 	execution.ProcessStreams
@@ -124,7 +124,7 @@ func greet(_ context.Context, _ execution.RunRequest, handle func(execution.RunE
 	return execution.RunEnd{Status: execution.StatusOK}, handle(execution.RunEvent{Stdout: []byte("Hello!\n")})
 }
 
-// output passes the events of a program on, with at most limit bytes of each stream.
+// output forwards the events of a program, with at most limit bytes of each stream.
 type output struct {
 	handle         func(execution.RunEvent) error
 	limit          int64 // zero: none
@@ -158,8 +158,7 @@ func (o *output) pass(e execution.RunEvent) error {
 	return o.failed
 }
 
-// EndProcess finds none where there is no registry: what runs then ends with its
-// call.
+// EndProcess finds no process without a registry: programs then end with their calls.
 func (g *guest) EndProcess(ctx context.Context, id string) (execution.ProcessInfo, error) {
 	if g.Processes != nil {
 		return g.Processes.EndProcess(ctx, id)

@@ -13,7 +13,7 @@ import (
 	realguest "github.com/cloud-sandbox/cloud-sandbox/tests/guest"
 )
 
-// scripts do what the programs of the suite do, by their code.
+// scripts imitates the programs of the suite, by their code.
 var scripts = map[string]program{
 	"true":              exits(execution.RunEnd{Status: execution.StatusOK}),
 	"kill -TERM $$":     exits(execution.RunEnd{Status: execution.StatusKilled, Signal: int(unix.SIGTERM)}),
@@ -49,8 +49,8 @@ func waits(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEven
 	return execution.RunEnd{}, ctx.Err()
 }
 
-// The guest of a Fixture passes the suite of a Guest's ports. Its Processes are those of
-// a real Guest.
+// The guest of a Fixture passes the suite of a Guest's ports, with the Processes of a
+// real Guest.
 func TestGuest(t *testing.T) {
 	guesttest.Run(t, func(t *testing.T) guesttest.World {
 		g := newGuest()

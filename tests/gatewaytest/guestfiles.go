@@ -27,11 +27,11 @@ const home = "/workspace"
 type files struct {
 	sync.Mutex
 	all     map[string]*file // by absolute, clean path
-	writes  int              // so that each content has a tag of its own
+	writes  int              // makes the tag of each content unique
 	changes []execution.FileChange
 	changed chan struct{} // closed and replaced with each change
 
-	// Events are passed on by a Watch as if they had happened; nil ends it.
+	// Events are forwarded by a Watch like real events; nil ends the Watch.
 	Events chan *execution.WatchEvent
 }
 
@@ -67,7 +67,7 @@ var (
 	errFileThere = sandbox.Errorf(sandbox.Conflict, "it exists")
 )
 
-// checkUser knows two users.
+// checkUser returns Invalid for a user other than user and root.
 func checkUser(name string) error {
 	if !slices.Contains([]string{"", "user", "root"}, name) {
 		return sandbox.Errorf(sandbox.Invalid, "there is no user %s", name)
@@ -76,7 +76,7 @@ func checkUser(name string) error {
 }
 
 // checkFolder returns Invalid for a working directory that does not exist. The caller
-// holds the lock, as of all methods in lower case.
+// holds the lock, as for all unexported methods.
 func (f *files) checkFolder(p string) error {
 	if at := f.all[p]; at == nil || !at.folder {
 		return sandbox.Errorf(sandbox.Invalid, "the working directory %q does not exist", p)
@@ -102,10 +102,10 @@ func (f *files) below(p string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.all)), func(name string) bool { return name == p || !strings.HasPrefix(name, prefix) })
 }
 
-// tree is below with p itself, the first.
+// tree returns p and the paths below it.
 func (f *files) tree(p string) []string { return append([]string{p}, f.below(p)...) }
 
-// change records a change, and wakes those who watch.
+// change records a change and wakes the watchers.
 func (f *files) change(kind execution.ChangeType, p string) {
 	f.changes = append(f.changes, execution.FileChange{Type: kind, Path: p, Cursor: cursor(len(f.changes) + 1)})
 	close(f.changed)
@@ -156,7 +156,7 @@ type Zeros struct{}
 
 func (Zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// ReadFile also has a file /dev/huge, and one at /broken whose end is missing.
+// ReadFile also serves /dev/huge, and /broken, whose end is missing.
 func (f *files) ReadFile(ctx context.Context, p string, opts execution.ReadOptions) (*execution.FileBody, error) {
 	switch p {
 	case "/dev/huge":
@@ -216,13 +216,13 @@ func serve(at *file, opts execution.ReadOptions) (*execution.FileBody, error) {
 	return body, nil
 }
 
-// WriteFile also has a device /dev/null, and a file /early whose disk is full.
+// WriteFile also accepts the device /dev/null, and reports a full disk for /early.
 func (f *files) WriteFile(ctx context.Context, p string, body io.Reader, _ int64) (execution.Entry, error) {
 	switch p {
 	case "/dev/null":
 		n, err := io.Copy(io.Discard, body)
 		return execution.Entry{Name: "null", Path: p, Type: "other", Size: n}, err
-	case "/early": // answers before it has read, and reads on afterwards
+	case "/early": // answers before it reads the body, and then reads it
 		go io.Copy(io.Discard, body)
 		return execution.Entry{}, sandbox.Errorf(sandbox.TooLarge, "the disk is full")
 	}

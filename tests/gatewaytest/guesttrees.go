@@ -79,7 +79,7 @@ func (f *files) Chmod(ctx context.Context, req execution.ChmodRequest) (changed 
 	return changed, nil
 }
 
-// matching returns the files that a selection has, in the order of their paths.
+// matching returns the files of a selection, sorted by path.
 func (f *files) matching(s execution.FileSelection) (names []string, err error) {
 	if f.all[s.Path] == nil {
 		return nil, errNoFile
@@ -126,7 +126,7 @@ func compile(pattern string, literal, word, ignoreCase bool) (*regexp.Regexp, er
 	return re, nil
 }
 
-// Search has no lines around a match.
+// Search returns no lines around a match.
 func (f *files) Search(ctx context.Context, req execution.SearchRequest) (found execution.Found, err error) {
 	f.Lock()
 	defer f.Unlock()
@@ -209,7 +209,7 @@ func (f *files) Replace(ctx context.Context, req execution.ReplaceRequest) (done
 			replacement = bytes.ReplaceAll(replacement, []byte("$"), []byte("$$"))
 		}
 		if !req.DryRun {
-			_ = f.put(r.Path, re.ReplaceAll(f.all[r.Path].data, replacement)) // a file that is there can be written
+			_ = f.put(r.Path, re.ReplaceAll(f.all[r.Path].data, replacement)) // an existing file can be written
 		}
 	}
 	return done, nil

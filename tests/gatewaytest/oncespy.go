@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// OnceSpy remembers what was begun last, and the answers that were stored.
+// OnceSpy records the last record that was begun, and the stored answers.
 type OnceSpy struct {
 	sandbox.IdempotencyStore
 	mu       sync.Mutex
@@ -37,7 +37,7 @@ func (s *OnceSpy) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyReco
 	return s.IdempotencyStore.BeginIdempotent(ctx, o, expired)
 }
 
-// Last returns what was begun last.
+// Last returns the record that was begun last.
 func (s *OnceSpy) Last() sandbox.IdempotencyRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()

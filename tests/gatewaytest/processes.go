@@ -4,7 +4,7 @@ import (
 	realguest "github.com/cloud-sandbox/cloud-sandbox/tests/guest"
 )
 
-// WithProcesses gives the fixture the Processes of a Guest on this machine, and
+// WithProcesses gives the fixture the Processes of a Guest on this machine, and returns
 // a Sandbox that has them.
 func (f *Fixture) WithProcesses() (sandboxID string) {
 	f.T.Helper()
@@ -27,7 +27,7 @@ type ProcessView struct {
 	Error     *struct{ Name, Message string }
 }
 
-// StartProcess starts a Process of these fields in a Sandbox.
+// StartProcess starts a Process with these fields in a Sandbox.
 func (f *Fixture) StartProcess(id, fields string) (p ProcessView) {
 	f.T.Helper()
 	f.Do("POST", "/api/v1/processes", `{"sandbox_id":"`+id+`",`+fields+`}`).Into(f.T, 201, &p)

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
-// sandboxes is the session manager of a core, which notes some of its calls and fails on
-// request.
+// sandboxes is the session-manager of a core. It records some of its calls and can be
+// made to fail.
 type sandboxes struct {
 	sandbox.Sandboxes
 	Core *core.Core
@@ -24,10 +24,10 @@ type sandboxes struct {
 
 	sync.Mutex
 	Fail           error                    // of Create and Idle
-	IdleCounts     map[sandbox.TenantID]int // what Idle answers, without the wait for that
-	Export         func(w io.Writer) error  // in place of an export; nil: that
+	IdleCounts     map[sandbox.TenantID]int // answers of Idle, so that tests need not wait
+	Export         func(w io.Writer) error  // replaces an export; nil: the real one
 	SecretsChanged []string                 // tenant and name
-	FilesOnly      bool                     // the last pause
+	FilesOnly      bool                     // of the last pause
 	Reboots        int
 }
 
@@ -89,7 +89,7 @@ func (f *sandboxes) Record(id string) sandbox.Sandbox {
 	return sb
 }
 
-// Live counts everyone's Sandboxes that have not ended.
+// Live counts the Sandboxes of all Tenants that have not ended.
 func (f *sandboxes) Live() int {
 	f.t.Helper()
 	all, err := f.Core.Store.SandboxesNotEnded(context.WithoutCancel(f.t.Context()))
@@ -99,7 +99,7 @@ func (f *sandboxes) Live() int {
 	return len(all)
 }
 
-// Snapshots returns everyone's Snapshots, the oldest first.
+// Snapshots returns the Snapshots of all Tenants, the oldest first.
 func (f *sandboxes) Snapshots() (all []sandbox.Snapshot) {
 	f.t.Helper()
 	ctx := context.WithoutCancel(f.t.Context())
@@ -117,7 +117,7 @@ func (f *sandboxes) Snapshots() (all []sandbox.Snapshot) {
 	return all
 }
 
-// Put has a record be there, as another process left it.
+// Put stores a record as another process may have left it.
 func (f *sandboxes) Put(id string, tenant sandbox.TenantID, state sandbox.State) {
 	f.t.Helper()
 	ctx, now := f.t.Context(), time.Now().UTC()
@@ -142,8 +142,8 @@ func (f *sandboxes) Put(id string, tenant sandbox.TenantID, state sandbox.State)
 	}
 }
 
-// nodes is the Node of a core, which fails on request. Nothing of a Boot reaches a
-// network, so what its network log shows is made up.
+// nodes is the Node of a core and can be made to fail. Its network log is made up,
+// because Boots have no network here.
 type nodes struct {
 	*node.Node
 
@@ -152,8 +152,8 @@ type nodes struct {
 	Silent   bool
 }
 
-// BrokenFile is a file of a Volume that breaks off after its first bytes, and FutureFile
-// one that was changed after all years that clients know.
+// BrokenFile is a file of a Volume whose download breaks off after its first bytes.
+// FutureFile is one whose modification time is later than clients can represent.
 const (
 	BrokenFile = "/broken"
 	FutureFile = "/future"
@@ -185,7 +185,7 @@ func (n *nodes) NetworkLog(ctx context.Context, name string, of sandbox.BootRef)
 	}}, nil
 }
 
-// Stats are those of the Node with the numbers of a Pool that is full.
+// Stats returns the stats of the Node with the numbers of a full Pool.
 func (n *nodes) Stats(ctx context.Context, name string) (sandbox.NodeStats, error) {
 	n.Lock()
 	defer n.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// templates is the port sandbox.Templates in memory: every build fails at once and
-// has a log of two lines.
+// templates is sandbox.Templates in memory. Every build fails at once and has a log of
+// two lines.
 type templates struct {
 	sync.Mutex
 	builds   []sandbox.TemplateBuild // the newest first
@@ -21,7 +21,7 @@ type templates struct {
 	Requests []sandbox.TemplateRequest
 	Archives []string
 	Uploads  []string
-	Stored   int64         // that each Tenant has beside its own Templates
+	Stored   int64         // bytes of each Tenant in addition to its own Templates
 	Quota    sandbox.Quota // of each Tenant
 	// FailReuse is the error of Reuse; nil: it succeeds.
 	FailReuse error
@@ -165,7 +165,7 @@ func (f *templates) List(_ context.Context, tenant sandbox.TenantID) ([]sandbox.
 	return append(all, f.base()), nil
 }
 
-// find returns what text names, of the Tenant or of the operator.
+// find returns the Template that text names, of the Tenant or of the operator.
 func (f *templates) find(tenant sandbox.TenantID, text string) (sandbox.Template, error) {
 	ref, err := template.ParseRef(tenant, text)
 	if err != nil {

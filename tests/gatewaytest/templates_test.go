@@ -6,7 +6,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/templatetest"
 )
 
-// The Templates in memory pass the suite of their port.
+// The Templates in memory pass the suite of sandbox.Templates.
 func TestTemplates(t *testing.T) {
 	templatetest.Run(t, func(*testing.T) templatetest.World {
 		f := &templates{}

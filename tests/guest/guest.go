@@ -1,7 +1,7 @@
-// Package guest runs a Guest on this machine, with all services that cmd/guest gives one
-// inside a Boot: for tests of the code that calls Guests. Programs and files are real and
-// not isolated. A Guest takes all processes of its machine to be its own, so a test process
-// has one at a time.
+// Package guest runs a Guest on this machine, with all services that cmd/guest serves
+// inside a Boot. It is for tests of code that calls Guests. Programs and files are real
+// and not isolated. A Guest treats all processes of its machine as its own, so a test
+// process has one Guest at a time.
 package guest
 
 import (
@@ -28,13 +28,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// theReaper is the test process's own: there is one waiter a process.
+// theReaper is the only reaper of the test process, because a process can have only one.
 var theReaper = sync.OnceValue(func() *server.Reaper {
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	return server.NewReaper()
 })
 
-// token is what the E2B services ask for.
+// token is the access token of the E2B services.
 const token = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0"
 
 // Open returns a client of a Guest that runs as root, whose one user is root and whose
@@ -44,8 +44,8 @@ func Open(t testing.TB) (c *client.Client, dir string) {
 	return open(t, func(control http.Handler) http.Handler { return control })
 }
 
-// OpenEarlier is Open for a Guest of a version that knows single files by E2B's protocol
-// alone.
+// OpenEarlier is Open for a Guest of an earlier version, which serves single files only
+// by E2B's protocol.
 func OpenEarlier(t testing.TB) (c *client.Client, dir string) {
 	t.Helper()
 	const service = "/" + guestv1connect.FilesServiceName + "/"

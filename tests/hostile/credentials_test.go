@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// echo is a server that answers each request with all that it got, to the byte.
+// echo is a server that answers each request with the exact bytes of the request.
 const echo = `
 import socket, threading
 def serve(c):
@@ -40,12 +40,11 @@ while True:
 // A raw request for a port of a Sandbox.
 type raw struct {
 	method, target string   // empty: GET, /
-	lines          []string // of the head, after those that it needs
-	trailers       []string // announced by the lines
+	lines          []string // header lines after the required ones
+	trailers       []string // announced in lines
 }
 
-// ask sends a request over a connection of its own, and returns what arrived
-// inside.
+// ask sends a request over a new connection and returns the bytes that arrived inside.
 func (r raw) ask(t *testing.T, addr, host, token string) string {
 	t.Helper()
 	status, body := r.send(t, addr, host, token)
@@ -55,7 +54,7 @@ func (r raw) ask(t *testing.T, addr, host, token string) string {
 	return body
 }
 
-// send sends a request over a connection of its own, and returns the answer.
+// send sends a request over a new connection and returns the answer.
 func (r raw) send(t *testing.T, addr, host, token string) (status int, body string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -150,7 +149,7 @@ func formsOf(secret string) map[string]raw {
 		},
 		"a trailer that was not announced": {method: "POST", lines: []string{"Trailer: X-Mine"}, trailers: []string{"X-API-Key: " + secret}},
 	}
-	if strings.ToLower(secret) == secret { // else it is worth nothing there: the letters of names are changed
+	if strings.ToLower(secret) == secret { // header names lose their capitals, which would change the secret
 		forms["a header's name"] = header(secret + ": x")
 	}
 	return forms
@@ -161,7 +160,7 @@ func askE2B(t *testing.T, s *rig.Server, key, method, path string, body rig.Body
 	t.Helper()
 	var sent []byte
 	if body != nil {
-		sent, _ = json.Marshal(body) // which always can be
+		sent, _ = json.Marshal(body) // cannot fail
 	}
 	req, err := http.NewRequest(method, s.URL+path, bytes.NewReader(sent))
 	if err != nil {

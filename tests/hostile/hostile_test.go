@@ -17,19 +17,19 @@ var shared = rig.Shared{Options: rig.Options{Pool: 3}}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-// An attack is code that must be stopped, and only that code.
+// An attack is code that must be stopped without stopping anything else.
 type attack struct {
 	name, language, code string
 
 	create   rig.Body      // of the session; nil: one from the Pool
 	timeout  float64       // seconds, zero: 60
-	want     []string      // the status is one of these
+	want     []string      // allowed statuses
 	within   time.Duration // zero: the timeout and six seconds
 	check    func(*testing.T, rig.Result)
-	after    string // bash that must succeed before anything else does
-	mayBeEnd bool   // the attacker may end its own sandbox with it
-	slow     bool   // what comes next may wait until it is all gone
-	leaves   bool   // what it leaves may live on, as long as its Sandbox does
+	after    string // cleanup in bash, which runs first after the attack
+	mayBeEnd bool   // the attack may end its own sandbox
+	slow     bool   // the next execution may wait for the end of the attack's processes
+	leaves   bool   // its processes may outlive the execution
 }
 
 var attacks = []attack{
@@ -96,8 +96,8 @@ var attacks = []attack{
 		name: "daemons that hold the output", leaves: true, language: "bash", want: []string{"ok"}, within: 30 * time.Second,
 		code: "setsid sleep 1000 & echo left",
 	},
-	// Known limit: what has left its session, its parent and its environment behind
-	// is not always found again.
+	// Known limit: a process with a new session, another parent and an empty environment
+	// is not always found.
 	{name: "hides in a new session with no environment", leaves: true, language: "python", timeout: 2, want: []string{"timeout"}, code: hide + "\nwhile True: pass"},
 	{name: "hides and ends", leaves: true, language: "python", want: []string{"ok"}, within: 30 * time.Second, code: hide},
 	{name: "forks faster than it can be killed", leaves: true, language: "python", timeout: 2, want: []string{"timeout", "pids", "ok"}, // the first one ends at once: the rest are daemons
@@ -119,7 +119,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()`
 
-// cut checks that both streams kept their beginning and say what was cut.
+// cut checks that both streams are truncated at the limit and report the dropped bytes.
 func cut(t *testing.T, r rig.Result) {
 	cutStdout(t, r)
 	if r.Truncated == nil || r.Truncated.StderrBytesDropped == 0 || len(r.Stderr) != 1<<20 {
@@ -133,8 +133,8 @@ func cutStdout(t *testing.T, r rig.Result) {
 	}
 }
 
-// Every attack is stopped at its limit with its status; its Sandbox lives on
-// with its files, nothing of it is left, and a neighbour notices nothing.
+// Every attack is stopped at its limit with its status. Its Sandbox keeps running with
+// its files, no process is left behind, and a neighbour is not delayed.
 func TestAttacks(t *testing.T) {
 	s := shared.Server(t)
 	attacker, other := s.Client(t, "attacker"), s.Client(t, "neighbour")
@@ -142,11 +142,11 @@ func TestAttacks(t *testing.T) {
 	other.Sh(t, near, "true")
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
-			// What an attack does to a neighbour it does each time: once may have
-			// been the machine.
+			// A real effect on the neighbour repeats. A single delay may come from the
+			// machine.
 			var d time.Duration
 			for range 3 {
-				s.PoolIdle(t) // starts would be charged to the attack
+				s.PoolIdle(t) // otherwise starts would delay the neighbour
 				worst := watchNeighbour(t, other, near)
 				run(t, attacker, a)
 				if d = worst(); d <= 2*time.Second || t.Failed() {
@@ -158,8 +158,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// watchNeighbour runs `true` in a Sandbox until worst is called, which returns
-// how long the slowest took.
+// watchNeighbour runs `true` in a Sandbox repeatedly until worst is called. worst
+// returns the longest duration.
 func watchNeighbour(t *testing.T, c *rig.Client, id string) (worst func() time.Duration) {
 	t.Helper()
 	quit, done := make(chan struct{}), make(chan time.Duration, 1)
@@ -226,7 +226,7 @@ func run(t *testing.T, c *rig.Client, a attack) {
 	}
 }
 
-// A guest that its user stopped delays only that user: an execution ends in time and a
+// A guest that its user stopped delays only that user: an execution times out and a
 // release works.
 func TestStoppedGuest(t *testing.T) {
 	s := shared.Server(t)
@@ -244,8 +244,8 @@ func TestStoppedGuest(t *testing.T) {
 	}
 }
 
-// endedByItself says whether the attacker brought its own Sandbox down, and
-// then checks that the record says so.
+// endedByItself reports whether the attack ended its own Sandbox. If so, it checks the
+// recorded cause.
 func endedByItself(t *testing.T, c *rig.Client, id string) bool {
 	t.Helper()
 	var last rig.Sandbox
@@ -289,8 +289,8 @@ func livesOn(t *testing.T, c *rig.Client, id, after string, slow bool) {
 	}
 }
 
-// processes lists what runs in a Sandbox beside its guest, its interpreters, which
-// stay, and the question.
+// processes lists the processes in a Sandbox except its guest, its interpreters and the
+// listing shell.
 func processes(t *testing.T, c *rig.Client, id string) (left []string) {
 	t.Helper()
 	out := c.Sh(t, id, `for p in /proc/[0-9]*; do pid=${p#/proc/}; [ $pid = 1 ] || [ $pid = $$ ] || echo "$pid $(tr '\0\n' '  ' <$p/cmdline)"; done 2>/dev/null`)
@@ -302,8 +302,8 @@ func processes(t *testing.T, c *rig.Client, id string) (left []string) {
 	return left
 }
 
-// Code holds none of the rights that would let it out or into others, as user
-// and as root.
+// Code has no capability that allows an escape or access to other Sandboxes, as user or
+// as root.
 func TestRightsInside(t *testing.T) {
 	c := shared.Server(t).Client(t, "rights")
 	id := c.Acquire(t)
@@ -357,8 +357,8 @@ func TestRightsOfTheSentry(t *testing.T) {
 
 const zeros = "0000000000000000"
 
-// The server and link shards, which read what guests and clients send, hold no
-// rights either.
+// The server and the link shards, which parse data from guests and clients, have no
+// capabilities either.
 func TestRightsOfTheServer(t *testing.T) {
 	s := shared.Server(t)
 	for _, role := range []rig.Role{rig.ServerRole, rig.LinkShard} {
@@ -382,7 +382,8 @@ func TestRightsOfTheServer(t *testing.T) {
 	}
 }
 
-// Another Tenant's Sandbox answers exactly as an absent one, whatever is asked.
+// Every call about another Tenant's Sandbox gets the same answer as one about an absent
+// Sandbox.
 func TestOtherTenantsSandboxIsAbsent(t *testing.T) {
 	s := shared.Server(t)
 	owner, thief := s.Client(t, "owner"), s.Client(t, "thief")
@@ -422,7 +423,7 @@ func TestOtherTenantsSandboxIsAbsent(t *testing.T) {
 			if wantCode != 404 {
 				t.Errorf("an absent sandbox answers %d: %s", wantCode, want)
 			}
-			if code, got := answer(t, thief, real.method, real.path, real.body); code != wantCode || strings.ReplaceAll(got, id, absent) != want { // each repeats what was asked for
+			if code, got := answer(t, thief, real.method, real.path, real.body); code != wantCode || strings.ReplaceAll(got, id, absent) != want { // both answers repeat the ID
 				t.Errorf("another's sandbox answers %d %s, an absent one %d %s", code, got, wantCode, want)
 			}
 			named := calls("mine")[i]

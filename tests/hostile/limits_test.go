@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A flood of calls without a key takes nothing from keys behind the same proxy, and
-// who guesses keys is stopped, whatever addresses they make up.
+// A flood of calls without a key does not affect keys behind the same proxy. A client
+// that guesses keys is stopped, even with forged addresses.
 func TestFloodBehindAProxy(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// deaf asks and does not read the answer but for its first line, until it is closed.
+// deaf sends a request over a connection with a small receive buffer and does not read
+// the answer.
 func deaf(t *testing.T, c *rig.Client, method, path, accept string, body rig.Body) net.Conn {
 	t.Helper()
 	at, err := url.Parse(c.URL)
@@ -44,7 +45,7 @@ func deaf(t *testing.T, c *rig.Client, method, path, accept string, body rig.Bod
 	return conn
 }
 
-// resident is how many bytes of memory the server has.
+// resident returns the server's resident memory in bytes.
 func resident(t *testing.T, s *rig.Server) int64 {
 	t.Helper()
 	kib, err := strconv.ParseInt(strings.TrimSuffix(rig.Status(t, s.One(t, rig.ServerRole).Pid)["VmRSS"], " kB"), 10, 64)
@@ -54,14 +55,14 @@ func resident(t *testing.T, s *rig.Server) int64 {
 	return kib << 10
 }
 
-// Many large answers that no client reads, of a tenant that asks for all kinds of them
-// at once, take disk and not the memory of the server, which has it back soon; a
-// neighbour has quick answers all the time.
+// Many concurrent large answers of all kinds that no client reads use disk and not the
+// server's memory. The server soon frees the memory that they take, and a neighbour's
+// answers stay quick.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	const (
-		// most bounds the server's memory while it is attacked. The answers have 3 GB.
+		// most bounds the server's memory during the attack. The answers total 3 GB.
 		most = 700 << 20
-		// after bounds it soon after.
+		// after bounds it soon after the attack.
 		after = 300 << 20
 		// quick bounds the time of the neighbour's answers.
 		quick = 15 * time.Second
@@ -73,7 +74,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 	other.Sh(t, near, "true")
 	big := rig.Body{"resources": rig.Body{"memory_mb": 2048}}
 	a, b := attacker.Create(t, big).ID, attacker.Create(t, big).ID
-	// Each byte is six in JSON.
+	// Each byte takes six bytes in JSON.
 	const shout = `x() { head -c 16777216 /dev/zero | tr '\0' '\1'; }; x; x >&2`
 	var noisy struct {
 		ID string `json:"process_id"`
@@ -117,7 +118,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 			"sandboxId": b, "command": shout, "maxOutputBytes": 8 << 20, "yieldMs": 600_000,
 		})
 	}
-	// Their answers have begun.
+	// Wait until every answer has begun or was refused.
 	var reading sync.WaitGroup
 	var begun, refused atomic.Int64
 	for _, conn := range conns {

@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// reach tries every address of a JSON list and prints those that it could
-// connect to, and what took longer than a refusal may.
+// reach tries to connect to every address of a JSON list. It prints the addresses that
+// answered and those that did not refuse in time.
 const reach = `
 import json, socket, sys, threading, time
 reached = []
@@ -59,7 +59,8 @@ func tryReach(t *testing.T, c *rig.Client, id string, targets [][2]any) string {
 	return r.Stdout
 }
 
-// greeter is a listener on every address of the host that greets and counts.
+// greeter starts a listener on all addresses of the host that greets clients and counts
+// them.
 func greeter(t *testing.T) (port int, met *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
@@ -82,8 +83,8 @@ func greeter(t *testing.T) (port int, met *atomic.Int64) {
 	return l.Addr().(*net.TCPAddr).Port, met
 }
 
-// Nothing private answers: neither the host, by any of its addresses, nor the
-// metadata service, nor a neighbour, nor the guest's own control port.
+// No private address answers: not the host by any of its addresses, the metadata
+// service, a neighbour, or the guest's control port.
 func TestPrivateAddressesAreRefused(t *testing.T) {
 	s := shared.Server(t)
 	c := s.Client(t, "network")
@@ -137,7 +138,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// Without a network no name resolves, however it is asked for.
+// Without a network no name resolves, through any resolver.
 func TestNoNamesWithoutNetwork(t *testing.T) {
 	c := shared.Server(t).Client(t, "names")
 	id := c.Create(t, rig.Body{"network": "none"}).ID
@@ -165,7 +166,7 @@ for server in ('10.0.0.1', '8.8.8.8', '1.1.1.1', '169.254.169.253'):
 	}
 }
 
-// Neighbours all have the same address and never meet.
+// Sandboxes all have the same address and cannot reach each other.
 func TestNeighboursDoNotMeet(t *testing.T) {
 	c := shared.Server(t).Client(t, "neighbours")
 	one, two := c.Acquire(t), c.Acquire(t)

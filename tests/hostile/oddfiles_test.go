@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Every operation refuses a path that is no file, at once and with the reason. No file of
-// a user makes the server fail.
+// No operation on a special file and no broken archive makes the server fail. Reading a
+// special file is refused with its kind.
 func TestOddFiles(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -90,7 +90,7 @@ import socket; socket.socket(socket.AF_UNIX).bind('socket')" &&
 	}
 }
 
-// tarOf is an archive of an entry of each kind.
+// tarOf returns an archive with an entry of each kind.
 func tarOf(t *testing.T, kinds ...byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -141,7 +141,7 @@ func zipOf(t *testing.T, names ...string) []byte {
 	return out.Bytes()
 }
 
-// A folder of more files than an answer has is listed in part, and the answer says so.
+// A listing of too many files is truncated, and the answer says so.
 func TestListOfTooManyFiles(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -153,7 +153,7 @@ func TestListOfTooManyFiles(t *testing.T) {
 		Truncated bool
 	}
 	c.Must(t, "GET", "/api/v1/files/list?sandbox_id="+id+"&path=/workspace/many", nil, &listed)
-	// A slow machine may stop earlier, for the time.
+	// A slow machine may stop earlier, at the time limit.
 	if n := len(listed.Entries); !listed.Truncated || n == 0 || n > 10_000 || listed.Entries[0].Name != "00000" {
 		t.Errorf("%d entries, truncated %t", n, listed.Truncated)
 	}

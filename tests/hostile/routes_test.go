@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// contract is api/openapi.yaml: every route of it is attacked, so that a new one
-// is covered by itself.
+// contract loads api/openapi.yaml. All its routes are attacked, so that a new route is
+// covered automatically.
 func contract(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
@@ -30,15 +30,15 @@ func contract(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// A call is one operation of the contract with what it needs, from its examples.
+// A call is one operation of the contract, with parameters and a body from its examples.
 type call struct {
 	method, path string
 	query        url.Values
 	body         map[string]any // nil: none, or no JSON object
 	kind         string         // of the body; empty: none
-	open         bool           // for anyone
+	open         bool           // needs no credential
 	about        bool           // names one Sandbox
-	filters      bool           // lists what is about that one: of none there is nothing
+	filters      bool           // filters a list by the Sandbox; the list is empty for an absent one
 	socket       bool           // answers with a WebSocket
 }
 
@@ -99,7 +99,7 @@ func callOf(doc *openapi3.T, path, method string, item *openapi3.PathItem, op *o
 	return c
 }
 
-// exampleOf is a value that a parameter may have.
+// exampleOf returns a valid value of a parameter.
 func exampleOf(p *openapi3.Parameter) string {
 	switch s := p.Schema.Value; {
 	case p.Example != nil:
@@ -174,7 +174,7 @@ func (c call) send(t *testing.T, s *rig.Server, id, token string) (status int, a
 	return resp.StatusCode, strings.ReplaceAll(string(raw), id, "ID")
 }
 
-// content is a body that the call takes, about a Sandbox if it names one.
+// content returns a valid body of the call, with the Sandbox's ID if it has that field.
 func (c call) content(t *testing.T, id string) (body []byte, kind string) {
 	t.Helper()
 	switch {
@@ -204,10 +204,9 @@ func (c call) content(t *testing.T, id string) (body []byte, kind string) {
 	return body, c.kind
 }
 
-// Without a credential, and with ones that are not valid, every route that is
-// not for anyone answers 401.
+// Without a valid credential every route answers 401, except routes that need none.
 func TestEveryRouteWantsCredentials(t *testing.T) {
-	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"RATE_LIMITS=token=off"}}) // or soon all of them answer 429
+	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"RATE_LIMITS=token=off"}}) // otherwise the limit would soon answer 429
 	const nobody = "i00000000000000000000"
 	forged := "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.eyJ0ZW5hbnQiOiJkZXY6dmljdGltIiwidXNlciI6InZpY3RpbSIsInJvbGUiOiJhZG1pbiJ9."
 	for _, c := range calls(t) {

@@ -10,15 +10,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// One tenant whose sandboxes are saved again and again, each by a client of its
-// own, holds up another's pause by a turn or two and not by all that it has asked
-// for: the pause does not wait for more of these saves than run at a time.
+// A tenant that saves many sandboxes continuously delays another tenant's pause by a few
+// saves only, and not by all the saves in its queue.
 func TestSavesOfManySandboxes(t *testing.T) {
 	const (
-		attackers = 9 // each has one save waiting at most
+		attackers = 9 // each has at most one save in the queue
 		rounds    = 5
-		// turns may end during a pause: those that ran when it came, and a few while it
-		// runs itself. First come, first served were seven on two cores and more.
+		// turns bounds the saves that end during a pause: those that run when it
+		// arrives, and a few while it runs itself. A FIFO queue would let seven or more
+		// end on two cores.
 		turns = 4
 	)
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -70,7 +70,7 @@ func TestSavesOfManySandboxes(t *testing.T) {
 		during, took = append(during, saved.Load()-before), append(took, time.Since(began))
 		other.Must(t, "POST", "/api/v1/sessions/"+near+"/resume", rig.Body{}, nil)
 		other.Sh(t, near, "true")
-		now := saved.Load() // all wait again
+		now := saved.Load() // the queue fills again
 		rig.Within(t, rig.Patience, "more snapshots", func() bool { return saved.Load() >= now+2 })
 	}
 	stop()

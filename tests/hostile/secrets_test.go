@@ -13,9 +13,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// hunt looks for a text in all that root can read inside: environments, command
-// lines, the memory of every process, and files. The text is put together here,
-// so that the hunter does not find itself.
+// hunt searches everything that root can read inside for a text: environments, command
+// lines, the memory of every process, and files. It joins the text from two parts, so
+// that it does not find itself.
 const hunt = `
 import os, re, sys
 needle = ('%s' + '%s').encode()
@@ -54,8 +54,8 @@ for top in ('/etc', '/home', '/root', '/tmp', '/workspace', '/var', '/usr/local'
 print('looked' if looked > 100 else looked, sorted(set(found)))
 `
 
-// A secret that requests get is nowhere inside, nor in what is saved of it, nor
-// in any file or log of the server.
+// A secret that is set into requests is nowhere inside the Sandbox, in its saved state,
+// or in a file or log of the server.
 func TestSecretsCannotBeStolen(t *testing.T) {
 	s := shared.Server(t)
 	c := s.Client(t, "thief")
@@ -135,7 +135,7 @@ func filesWith(dir, text string) (found []string) {
 				found = append(found, path)
 			}
 		}
-		return nil // what cannot be read now is gone
+		return nil // an unreadable file was removed
 	})
 	return found
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// A suspended tenant keeps nothing that it holds: neither terminals nor streams
-// nor connections into its sandbox, and no program of it runs on, also where the
-// operator's command suspends it beside a running server.
+// A suspended tenant loses its terminals, its streams, its connections into its sandbox,
+// and its running programs. This also holds if the operator's command suspends it next
+// to a running server.
 func TestSuspendedTenantHoldsNothing(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -32,7 +32,7 @@ func TestSuspendedTenantHoldsNothing(t *testing.T) {
 		"a watch":             holdWatch(t, mine, id),
 		"a socket of changes": holdSocket(t, mine, "/api/v1/files/watch?path=/workspace&sandbox_id="+id),
 	}
-	rig.Within(t, time.Minute, "the tenant's record", func() bool { // it is made soon after the first use
+	rig.Within(t, time.Minute, "the tenant's record", func() bool { // it is created soon after the first use
 		out, err := rig.Command(s.Bin, "tenant", "ls", "--data", s.Data).Output()
 		return err == nil && strings.Contains(string(out), "dev:miner ")
 	})
@@ -48,14 +48,14 @@ func TestSuspendedTenantHoldsNothing(t *testing.T) {
 			t.Fatalf("%s goes on after the tenant was suspended", what)
 		}
 	}
-	// The session manager may have paused the sandbox before the gateway looked.
+	// The session-manager may pause the sandbox before the gateway sees the suspension.
 	for _, path := range []string{"/api/v1/sessions", "/api/v1/quota"} {
 		rig.Within(t, time.Minute, path+" to be refused", func() bool {
 			status, raw, err := mine.Do("GET", path, nil)
 			return err == nil && status == http.StatusForbidden && strings.Contains(string(raw), "suspended")
 		})
 	}
-	// Nothing of it wakes the sandbox again.
+	// A request to a port does not resume the sandbox.
 	if status, body := askPort(t, s, id); status != http.StatusForbidden || !strings.Contains(body, "suspended") {
 		t.Errorf("a port: %d %s", status, body)
 	}
@@ -75,7 +75,7 @@ func ends(r io.Reader) <-chan error {
 	return ended
 }
 
-// holdStream begins an answer that goes on, and returns how it ends.
+// holdStream starts a streaming answer and returns the error that ends it.
 func holdStream(t *testing.T, c *rig.Client, path string, body rig.Body, change func(*http.Request)) <-chan error {
 	t.Helper()
 	method, encoded := "GET", io.Reader(http.NoBody)
@@ -116,7 +116,7 @@ func holdWatch(t *testing.T, c *rig.Client, id string) <-chan error {
 	return holdStream(t, c, "/api/v1/files/watch?path=/workspace&sandbox_id="+id, nil, nil)
 }
 
-// holdSocket opens a WebSocket and returns how it ends.
+// holdSocket opens a WebSocket and returns the error that ends it.
 func holdSocket(t *testing.T, c *rig.Client, path string) <-chan error {
 	t.Helper()
 	conn, resp, err := websocket.Dial(t.Context(), c.URL+path, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + c.Token}}})
@@ -146,7 +146,7 @@ func holdTerminal(t *testing.T, c *rig.Client, id string) <-chan error {
 	return holdSocket(t, c, "/api/v1/processes/"+url.PathEscape(p.ID)+"/attach?sandbox_id="+id)
 }
 
-// server says something again and again to who asks.
+// server streams bytes to a client without end.
 const server = `
 import http.server, time
 class H(http.server.BaseHTTPRequestHandler):

@@ -17,8 +17,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// accomplice is the name server of a domain that is the attacker's: it counts
-// what comes in questions, and answers with as much as fits.
+// accomplice is the name server of the attacker's domain. It counts the bytes of
+// queries, and answers with as much data as fits.
 type accomplice struct {
 	address string
 	heard   atomic.Int64 // bytes
@@ -49,8 +49,7 @@ func newAccomplice(t *testing.T) *accomplice {
 	return a
 }
 
-// answerFully answers a question for text with 3 KB of it, and one for an address
-// with one.
+// answerFully answers a TXT query with 3 KB of text, and an A query with an address.
 func answerFully(question []byte) ([]byte, error) {
 	var m dnsmessage.Message
 	if err := m.Unpack(question); err != nil {
@@ -73,9 +72,9 @@ func answerFully(question []byte) ([]byte, error) {
 	return m.Pack()
 }
 
-// tunnel sends 400 questions with 200 bytes of data in each name, the first of them
-// one by one, so that no other limit stops them, then asks for text as often as it
-// can, and prints how many bytes of answers came.
+// tunnel sends 400 queries with 200 bytes of data in each name, the first of them one by
+// one, so that no other limit stops them. Then it sends TXT queries as fast as it can,
+// and prints the bytes of all answers.
 const tunnel = `
 import os, select, socket, struct, time
 def question(i, labels, kind):
@@ -106,8 +105,8 @@ drain()
 print(told)
 `
 
-// Data in names, and in answers about them, passes at a walk only, although the
-// rules allow the attacker's domain; a neighbour does not notice.
+// A DNS tunnel is limited to a low rate, even though the rules allow the attacker's
+// domain. A neighbour's lookups still work.
 func TestTunnelsThroughNames(t *testing.T) {
 	t.Parallel()
 	a := newAccomplice(t)
@@ -124,7 +123,7 @@ func TestTunnelsThroughNames(t *testing.T) {
 	}
 	elapsed := time.Since(began).Seconds()
 	heard := float64(a.heard.Load())
-	// The limits of the resolver admit a burst, and a number of bytes per second.
+	// The resolver's limits allow a burst and then a number of bytes per second.
 	if most := 16<<10 + 2<<10*elapsed; heard == 0 || heard > most {
 		t.Errorf("%.0f bytes left in names in %.1f s, want at most %.0f", heard, elapsed, most)
 	}
@@ -159,7 +158,7 @@ func TestTunnelsThroughNames(t *testing.T) {
 
 var limitedLine = regexp.MustCompile(`(?m)^cloud_sandbox_network_names_limited_total\{.*\} (\d+)$`)
 
-// limited reads how many questions limits held back.
+// limited returns the number of rate-limited queries in the metrics.
 func limited(t *testing.T, url string) int {
 	t.Helper()
 	resp, err := http.Get(url + "/metrics")

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// as is a client with a token of dev mode, of a role.
+// as returns a client with a dev mode token of a role.
 func as(t *testing.T, s *rig.Server, user, role string) *rig.Client {
 	t.Helper()
 	c := s.Anyone(t)
@@ -50,7 +50,7 @@ func TestOtherTenantsUsersOnEveryRoute(t *testing.T) {
 			if got != http.StatusNotFound || absent != got || answer != none {
 				t.Errorf("%s: %d %.200s, of none %d %.200s", c, got, answer, absent, none)
 			}
-		default: // lists one's own
+		default: // lists the caller's own users
 			if status, answer := c.send(t, s, "x", stranger.Token); strings.Contains(answer, "secret") {
 				t.Errorf("%s: %d %.200s", c, status, answer)
 			}
@@ -65,8 +65,8 @@ func TestOtherTenantsUsersOnEveryRoute(t *testing.T) {
 	}
 }
 
-// A suspended user keeps nothing that they hold, and comes in by no token and no
-// key of theirs, of before or new; nor does one who was removed.
+// A suspended user loses open connections and is refused with every old or new token and
+// key. So is a removed user.
 func TestSuspendedUserHoldsNothing(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -118,7 +118,7 @@ func TestSuspendedUserHoldsNothing(t *testing.T) {
 	ops.Must(t, "DELETE", user, nil, nil)
 	out("the token of who was removed", mine, 403)
 	out("the key of who was removed", keyed(first.Key), 401)
-	// By another of the tenant's own, what is there stays there.
+	// Added again as a viewer, the user finds the sandbox still running.
 	ops.Must(t, "POST", "/api/v1/tenants/dev:mallory/users", rig.Body{"user_id": "mallory", "role": "viewer"}, nil)
 	var back struct{ State string }
 	if mine.Must(t, "GET", "/api/v1/sessions/"+id, nil, &back); back.State != "running" {

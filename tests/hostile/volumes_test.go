@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// impostor takes the place of the volume server of its Sandbox, as root may, and
-// speaks to the node itself. What it is answered it prints, an error number each.
+// impostor replaces the volume server of its Sandbox, as root may, and speaks to the
+// node itself. It prints the error number of each answer.
 const impostor = `
 import os, signal, socket, struct, sys
 own, foreign = sys.argv[1:]
@@ -158,7 +158,7 @@ func TestVolumeServerImpostor(t *testing.T) {
 	}
 }
 
-// No client gets to the port on which the node speaks to the volume server.
+// Clients cannot reach the port on which the node speaks to the volume server.
 func TestVolumePort(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
@@ -184,7 +184,7 @@ func TestVolumePort(t *testing.T) {
 	if status, raw, err := c.Do("GET", "/api/v1/sessions/"+sb.ID+"/ports/49981/connect", nil); err != nil || status != http.StatusBadRequest {
 		t.Errorf("a tunnel to the port answers %d %s %v", status, raw, err)
 	}
-	// A program in the Sandbox is no node either.
+	// A program in the Sandbox cannot use it either.
 	if out := c.Sh(t, sb.ID, `python3 -c "
 import socket
 c = socket.create_connection(('127.0.0.1', 49981)); c.settimeout(30)

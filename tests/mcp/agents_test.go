@@ -17,24 +17,24 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// step is a call of a tool that the scripted model wants.
+// step is a tool call that the scripted model makes.
 type step struct {
 	tool  string
 	input map[string]any
 }
 
-// model is a server that plays a model with a script: each time that an agent asks, it
-// wants the next tool called, and at the end it says that it is done.
+// model is a server that plays a model with a script. It answers each request of an
+// agent with the next tool call, and at the end says that it is done.
 type model struct {
 	*httptest.Server
 	t     *testing.T
 	steps []step
-	// subagents are the steps of conversations that begin with a text.
+	// subagents are the steps of subagents, by a text in their first message.
 	subagents map[string][]step
 
 	mu      sync.Mutex
 	offered []string // the tools that the agent offered
-	results []string // of the tools, as the model was told
+	results []string // of the tools, as sent to the model
 	bodies  []string // of requests
 	asked   []string // paths
 }
@@ -55,7 +55,7 @@ func newModel(t *testing.T, steps []step) *model {
 	return m
 }
 
-// next is the call that follows on so many results; nil: there is nothing more to do.
+// next returns the call that follows these results; nil: the script has ended.
 func (m *model) next(offered, results []string) *step {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +69,7 @@ func (m *model) next(offered, results []string) *step {
 	return &m.steps[len(results)]
 }
 
-// nextOf is next, or for a conversation of a subagent the call among its own steps.
+// nextOf is next, but takes the steps of a subagent for its conversation.
 func (m *model) nextOf(begins json.RawMessage, offered, results []string) *step {
 	for text, steps := range m.subagents {
 		if strings.Contains(string(begins), text) {
@@ -114,7 +114,7 @@ func (m *model) messages(w http.ResponseWriter, r *http.Request) {
 			Type    string
 			Content json.RawMessage
 		}
-		_ = json.Unmarshal(message.Content, &blocks) // or it is a text
+		_ = json.Unmarshal(message.Content, &blocks) // or the content is a text
 		for _, b := range blocks {
 			if b.Type == "tool_result" {
 				results = append(results, string(b.Content))
@@ -122,7 +122,7 @@ func (m *model) messages(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	block, delta, stop := map[string]any{"type": "text", "text": ""}, map[string]any{"type": "text_delta", "text": "done"}, "end_turn"
-	if len(offered) > 0 { // or it asks for something beside, such as a title
+	if len(offered) > 0 { // otherwise it is a side request, such as for a title
 		if s := m.nextOf(asked.Messages[0].Content, offered, results); s != nil {
 			input, _ := json.Marshal(s.input)
 			block = map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%d", len(results)), "name": s.tool, "input": map[string]any{}}

@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// example puts an example of docs/agents beside the packages that it imports, with
-// changes, and returns how it is run.
+// example copies an example of the folder agents next to the packages that it imports,
+// with replacements in pairs. It returns Node.js and the script.
 func example(t *testing.T, name string, changes ...string) (node, script string) {
 	t.Helper()
 	dir := clients(t)
@@ -57,19 +57,21 @@ func example(t *testing.T, name string, changes ...string) (node, script string)
 	return filepath.Join(dir, "node"), script
 }
 
-// way is one way from Claude Code to this machine. Each has files of its own, so that a
-// check of one way is not satisfied by another.
+// way is a way from Claude Code to a file of this machine. Each way has files of its
+// own, so that the checks are independent.
 type way struct {
-	steps  []step // calls of the model, in the place of which there is a mention
+	steps  []step // calls of the model; nil: the prompt mentions a file
 	prompt string
-	// reached tells from the requests to the model whether the way led to this machine.
+	// reached reports, from the requests to the model, whether the way led to this
+	// machine.
 	reached func(bodies []string) bool
 }
 
 // ways returns all ways into a folder of this machine, and the steps of subagents.
 func ways(t *testing.T, here string) (all map[string]way, subagents map[string][]step) {
 	t.Helper()
-	// file makes a file and returns its path, and whether a request has its content.
+	// file creates a file. It returns its path and a check whether a request has its
+	// content.
 	file := func(name string) (string, func([]string) bool) {
 		path, content := filepath.Join(here, name), "content-of-"+name
 		if err := os.WriteFile(path, []byte(content+"\n"), 0o644); err != nil {
@@ -79,9 +81,9 @@ func ways(t *testing.T, here string) (all map[string]way, subagents map[string][
 			return slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, content) })
 		}
 	}
-	// changed tells whether a file is another one than now.
+	// changed returns a check whether a file has changed since this call.
 	changed := func(path string) func([]string) bool {
-		before, _ := os.ReadFile(path) // or there is none
+		before, _ := os.ReadFile(path) // it may not exist
 		return func([]string) bool {
 			now, _ := os.ReadFile(path)
 			return string(now) != string(before)
@@ -120,10 +122,10 @@ func ways(t *testing.T, here string) (all map[string]way, subagents map[string][
 	}, map[string][]step{task: {{"Read", map[string]any{"file_path": sub}}}}
 }
 
-// The Claude Agent SDK fixes the bug with tools in a sandbox, by their own names and by
-// those of Claude Code, and whatever the prompt mentions or the model wants, no file of
-// this machine is read or written. Each way to such a file is shown to lead there when
-// its protection is taken away.
+// The Claude Agent SDK fixes the bug with tools in a sandbox, under their own names and
+// those of Claude Code. Whatever the prompt mentions or the model requests, no file of
+// this machine is read or written. Without its protection, each way does lead to its
+// file.
 func TestAgentSDKToolsInSandbox(t *testing.T) {
 	clients(t)
 	s := shared.Server(t)
@@ -136,8 +138,8 @@ func TestAgentSDKToolsInSandbox(t *testing.T) {
 		allowed = `allowedTools: ["mcp__sandbox"],`
 	)
 	for name, tt := range map[string]struct {
-		without  []string // parts of the example that are changed
-		open     bool     // Claude Code's own tools are called by their names, and are allowed
+		without  []string // replacements in the example, in pairs
+		open     bool     // Claude Code's own tools are called and allowed
 		mentions bool     // the prompt mentions files
 		reached  func(w way) bool
 	}{
@@ -206,8 +208,8 @@ func runExample(t *testing.T, model string, s *rig.Server, key, prompt string, c
 	}, node, script, prompt)
 }
 
-// The whole of Claude Code fixes the bug in a sandbox, driven by the SDK outside, and the
-// key of the model's API is never inside.
+// Claude Code runs in a sandbox and fixes the bug, driven by the SDK outside. The key of
+// the model's API is never inside.
 func TestAgentSDKInSandbox(t *testing.T) {
 	dir := clients(t)
 	const secret = "sk-that-no-sandbox-sees"
@@ -216,7 +218,7 @@ func TestAgentSDKInSandbox(t *testing.T) {
 	keys := map[string]int{}
 	addr := rig.HostAddress(t)
 	site := rig.NewSite(t, addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost { // of Claude Code, and not a look at what can be reached
+		if r.Method == http.MethodPost { // a request of Claude Code, and no connectivity check
 			mu.Lock()
 			keys[r.Header.Get("X-Api-Key")]++
 			mu.Unlock()
@@ -229,7 +231,7 @@ func TestAgentSDKInSandbox(t *testing.T) {
 		"CLOUD_SANDBOX_SECRETS_ROOTS=" + site.Roots,
 	}})
 	cloud := []string{"CLOUD_SANDBOX_URL=" + s.URL, "CLOUD_SANDBOX_API_KEY=" + key(t, s, "sdk-inside")}
-	// Each look for what must not be there is made once more for what is there.
+	// Each check for an absent value is repeated with a present one.
 	const environment = `count() { cat /proc/*/environ 2>/dev/null | tr '\0' '\n' | grep -c "$1"; }; ` +
 		"count " + secret + "; (($(count =placeholder) > 0)) && echo more; env | grep -c SECRET_OF_THE_HOST; env | grep -c ANTHROPIC_BASE_URL=; echo $ANTHROPIC_API_KEY"
 	reach := fmt.Sprintf(`reach() { curl -sk -m 20 -o /dev/null -w '%%{http_code}\n' https://$1:%d/ || echo unreachable; }; `, site.Port)

@@ -50,8 +50,8 @@ func until(t *testing.T, what string, true func() bool) {
 	}
 }
 
-// However `cloud-sandbox mcp` ends in the middle of a call, the program of that call ends
-// too. Where it can, it pauses the sandbox.
+// If `cloud-sandbox mcp` ends during a call, the program of that call ends too. Unless
+// it was killed with -9, it pauses the sandbox.
 func TestStdioEnds(t *testing.T) {
 	rig.Need(t)
 	s := shared.Server(t)
@@ -95,8 +95,8 @@ func (w withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// After a restart of the server a session is not there any more, and a new one of the
-// same name finds the sandbox with its variables.
+// A restart of the server ends its MCP sessions. A new session of the same name finds
+// the sandbox with its variables.
 func TestSessionsAfterARestart(t *testing.T) {
 	rig.Need(t)
 	s := rig.Own(t, rig.Options{Pool: 1})

@@ -22,7 +22,7 @@ var shared = rig.Shared{Options: rig.Options{Pool: 3}}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-// clients is the folder of the clients, which a test that needs them is skipped without.
+// clients returns the folder of the clients. Without it, the test is skipped.
 func clients(t *testing.T) string {
 	t.Helper()
 	rig.Need(t)
@@ -57,8 +57,8 @@ func run(t *testing.T, env []string, name string, args ...string) string {
 	return string(out)
 }
 
-// The official clients use every kind of tool, cancel a call, and come back to their
-// sandbox, which has paused meanwhile.
+// The official clients use every kind of tool, cancel a call, and reconnect to their
+// sandbox, which was paused meanwhile.
 func TestOfficialClients(t *testing.T) {
 	dir := clients(t)
 	s := shared.Server(t)
@@ -120,7 +120,7 @@ func TestInspector(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var listed struct{ Tools []struct{ Name string } }
-			out := inspect(target, "--method", "tools/list", "--strict") // schemas that every provider of models takes
+			out := inspect(target, "--method", "tools/list", "--strict") // checks that every model provider accepts the schemas
 			if err := json.Unmarshal([]byte(out), &listed); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}

@@ -79,7 +79,7 @@ func limited(options ...string) func(command ...string) []string {
 	}
 }
 
-// waitDelay bounds how long the output of a program that has ended is waited for.
+// waitDelay bounds the wait for the output of a program that has ended.
 const waitDelay = 10 * time.Second
 
 func (d *docker) command(ctx context.Context, args ...string) *exec.Cmd {

@@ -10,8 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// README's table and report.md say what report.json says: only `make bench` writes
-// them.
+// README's table and report.md match report.json. Only `make bench` writes them.
 func TestReadmeIsOfTheReport(t *testing.T) {
 	const docs = "../../docs/benchmarks"
 	report, err := bench.ReadReport(docs)
@@ -42,7 +41,7 @@ func TestReadmeIsOfTheReport(t *testing.T) {
 	}
 }
 
-// Publishing changes nothing but the table, and twice is the same as once.
+// Publish changes only the table, and is idempotent.
 func TestPublish(t *testing.T) {
 	dir := t.TempDir()
 	readme := filepath.Join(dir, "README.md")
@@ -81,11 +80,12 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// Every headline has a rival in a full run, but for those that no product has.
+// Every headline has a rival in a full run, except those without a counterpart in any
+// product.
 func TestHeadlinesHaveRivals(t *testing.T) {
 	without := map[string]bool{
 		bench.LiveCPU(1000):    true,
-		bench.LiveMemory(1000): true, // whose rival is a Fact
+		bench.LiveMemory(1000): true, // its rival is a Fact
 	}
 	rivals := newRivals(options{}, fullRounds).table()
 	for _, name := range headlines {

@@ -70,7 +70,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// A program of Go that was built without symbols has names, by offsets in its file.
+// Functions of a Go program without symbols are resolved by offsets in its file.
 func TestSymbolsOfStrippedProgram(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "program")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", file, "./testdata/program").CombinedOutput(); err != nil {
@@ -96,7 +96,8 @@ func TestSymbolsOfStrippedProgram(t *testing.T) {
 	}
 }
 
-// What perf records of this machine can be read: skipped where it may not record.
+// A recording by perf on this machine can be parsed. The test is skipped if perf cannot
+// record.
 func TestRecordThisMachine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "perf.data")
 	w := window{began: now()}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Files that come and go while they are counted disturb nothing, and a file with two
-// names counts once.
+// diskUsed tolerates files that are created and removed meanwhile, and counts a file
+// with two names once.
 func TestDiskUsed(t *testing.T) {
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept")

@@ -31,7 +31,7 @@ type Client struct {
 // Sandbox is the record of a Sandbox.
 type Sandbox struct{ v1.Sandbox }
 
-// Cause is the cause of its end, empty before that.
+// Cause returns the cause of its end; empty before the end.
 func (s Sandbox) Cause() string {
 	if s.Ended == nil {
 		return ""
@@ -76,7 +76,7 @@ func (s *Server) Client(t testing.TB, user string) *Client {
 	return c
 }
 
-// Tenant is the Tenant of a client of user.
+// Tenant returns the Tenant ID of a client of user.
 func (s *Server) Tenant(user string) string {
 	if s.secret == "" {
 		return "dev:" + user
@@ -84,8 +84,8 @@ func (s *Server) Tenant(user string) string {
 	return user
 }
 
-// Key returns a token of a Tenant named user that the server takes outside dev mode; empty
-// in dev mode.
+// Key returns a token of a Tenant named user for a server outside dev mode; empty in dev
+// mode.
 func (s *Server) Key(t testing.TB, user string) string {
 	t.Helper()
 	if s.secret == "" {

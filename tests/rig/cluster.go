@@ -13,15 +13,14 @@ import (
 	"time"
 )
 
-// ClusterTests names the variable that, if set, has the shared Server of a package be a
-// cluster. Tests that look into one machine, or start a server of their own, are skipped
-// then.
+// ClusterTests is the environment variable that makes the shared Server of a package a
+// cluster. Tests that inspect a machine or start their own server are skipped then.
 const ClusterTests = "CLUSTER_E2E"
 
 // IsCluster reports whether the shared Server is a cluster.
 func IsCluster() bool { return os.Getenv(ClusterTests) != "" }
 
-// oneMachine skips a test of one machine where a cluster is tested.
+// oneMachine skips a test of a single machine if a cluster is tested.
 func oneMachine(t testing.TB) {
 	t.Helper()
 	if IsCluster() {
@@ -29,11 +28,11 @@ func oneMachine(t testing.TB) {
 	}
 }
 
-// joinPort is where machines join a cluster.
+// joinPort is the port at which machines join a cluster.
 const joinPort = "9094"
 
-// NewCluster prepares two Machines of each role on a network, each with a certificate that
-// it has got as machines of users do. env is the environment of all of them.
+// NewCluster prepares two Machines of each role on a network. Each joins the cluster for
+// its certificate, as users' machines do. env is the environment of all of them.
 func NewCluster(t testing.TB, network *Network, env ...string) *Fleet {
 	t.Helper()
 	f := newFleet(t, network, clusterRoles, env)
@@ -73,8 +72,8 @@ func NewCluster(t testing.TB, network *Network, env ...string) *Fleet {
 	return f
 }
 
-// says runs a command of the program under test on the Machine, and decodes what it prints
-// into reply, which may be nil.
+// says runs a command of the program under test on the Machine, and decodes its JSON
+// output into reply, which may be nil.
 func (m *Machine) says(t testing.TB, reply any, args ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -92,7 +91,7 @@ func (m *Machine) says(t testing.TB, reply any, args ...string) {
 	}
 }
 
-// Gateways returns a Server that stands for both gateways: its clients use them in turn.
+// Gateways returns a Server whose clients alternate between both gateways.
 func (f *Fleet) Gateways() *Server {
 	s := f.machines[FleetGatewayA].Server
 	s.turns = []string{s.URL, f.machines[FleetGatewayB].URL}
@@ -101,7 +100,7 @@ func (f *Fleet) Gateways() *Server {
 	return s
 }
 
-// Lead returns the Machine of the session-manager that leads, and waits until there is one.
+// Lead waits until a session-manager leads, and returns its Machine and the standby's.
 func (f *Fleet) Lead(t testing.TB) (leader, standby *Machine) {
 	t.Helper()
 	both := []*Machine{f.machines[FleetManager], f.machines[FleetManagerB]}
@@ -119,8 +118,8 @@ func (f *Fleet) Lead(t testing.TB) (leader, standby *Machine) {
 	return leader, standby
 }
 
-// Lasting is a testing.TB for what all tests of a package use. It supports what rigs call
-// of it.
+// Lasting is a testing.TB for resources that all tests of a package share. It supports
+// the methods that rigs call.
 type Lasting struct {
 	testing.TB // nil: a method that is missing here panics
 	failed     bool
@@ -129,8 +128,7 @@ type Lasting struct {
 	root       string
 }
 
-// stopped is the panic of a Lasting that cannot go on, and skipped that of one whose tests
-// cannot run here.
+// stopped is the panic value of Fatal, and skipped that of Skip.
 type (
 	stopped string
 	skipped string
@@ -176,8 +174,8 @@ func (l *Lasting) TempDir() string {
 	return dir
 }
 
-// Outside calls f outside of a test, with what f and the rigs that it starts call of a
-// testing.TB. It returns why they could not go on, or failed.
+// Outside calls f with a Lasting, outside of a test. It returns the reason of a Fatal or
+// Skip, or an error if something failed.
 func Outside(f func(testing.TB)) error {
 	l := &Lasting{}
 	err := l.try(func() { f(l) })
@@ -188,7 +186,7 @@ func Outside(f func(testing.TB)) error {
 	return err
 }
 
-// try calls f, and returns why it could not go on.
+// try calls f, and returns the reason of a Fatal or Skip in it.
 func (l *Lasting) try(f func()) (err error) {
 	defer func() {
 		switch why := recover().(type) {
@@ -205,7 +203,7 @@ func (l *Lasting) try(f func()) (err error) {
 	return nil
 }
 
-// close runs all that was given to Cleanup, the last first.
+// close runs the Cleanup functions, the last first.
 func (l *Lasting) close() {
 	for len(l.cleanups) > 0 {
 		last := l.cleanups[len(l.cleanups)-1]

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// waitDelay bounds how long a test waits for the output of a program that has ended, or
-// whose time is over. Without it, a child that keeps the pipe holds the test for ever.
+// waitDelay bounds how long a test waits for the output of a program that has ended or
+// timed out. Without it, a child that keeps the pipe open blocks the test.
 const waitDelay = 10 * time.Second
 
 // Command is exec.Command for tests.

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A child that keeps the pipe does not hold a test.
+// A child that keeps the pipe open does not block a test.
 func TestCommandsEnd(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -24,7 +24,7 @@ func TestCommandsEnd(t *testing.T) {
 	}
 }
 
-// Tests of a built server start programs by Command and CommandContext alone.
+// Tests of a built server start programs only with Command and CommandContext.
 func TestEveryCommandEnds(t *testing.T) {
 	t.Parallel()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

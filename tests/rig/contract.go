@@ -54,7 +54,7 @@ func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// failing ends a body: with err, or with io.EOF.
+// failing is a reader that returns err, or io.EOF if err is nil.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) {

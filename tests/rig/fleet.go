@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Machine is one role with a data folder of its own, as on another host. Its URL is where
-// it serves /health and /ready to anyone.
+// Machine is one role with a data folder of its own, as on another host. Its URL serves
+// /health and /ready without credentials.
 type Machine struct {
 	*Server
 	Name string
@@ -32,7 +32,7 @@ type Fleet struct {
 	machines map[string]*Machine
 	roles    []fleetRole
 	env      []string
-	secured  bool // by certificates of a cluster
+	secured  bool // with certificates of a cluster
 }
 
 // Names of the Machines of a Fleet.
@@ -116,12 +116,12 @@ func newMachine(t testing.TB, network *Network, r fleetRole) *Machine {
 			m.URL = "http://" + m.monitor()
 		}
 	}
-	if r.name != FleetHome { // it has nothing that it does not get from the others
+	if r.name != FleetHome { // other machines get templates only from this node
 		if err := os.RemoveAll(filepath.Join(s.Data, "templates")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	log, err := s.OpenLog() // also of one that is never started
+	log, err := s.OpenLog() // so that the log exists even if the machine never starts
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ var fleetSecret = strings.Repeat("j", 40)
 // rolePorts are the ports of roles on machines of their own.
 var rolePorts = map[string]int{"gateway": 8080, "scheduler": 9090, "session-manager": 9091, "node": 9092}
 
-// monitor is where a role with a certificate serves monitoring.
+// monitor is the monitoring address of a role with a certificate.
 func (m *Machine) monitor() string { return net.JoinHostPort(m.Net.IP.String(), "9100") }
 
 // Machine returns a Machine by its name.
@@ -165,7 +165,7 @@ func (f *Fleet) StartAll(t testing.TB) {
 
 func (m *Machine) program() string { return filepath.Join(filepath.Dir(m.Bin), m.role) }
 
-// envOf is the environment of one Machine, besides that of all.
+// envOf returns the environment of one Machine, in addition to the Fleet's.
 func (f *Fleet) envOf(m *Machine) (env []string) {
 	scheme := "http://"
 	if f.secured {
@@ -183,7 +183,7 @@ func (f *Fleet) envOf(m *Machine) (env []string) {
 	if m.role == "node" {
 		env = append(env, "CLOUD_SANDBOX_NODE="+m.Name, "CLOUD_SANDBOX_NODE_URL="+scheme+m.addr)
 	}
-	if m.role == "session-manager" { // the others find it in the database
+	if m.role == "session-manager" { // the other roles find it in the database
 		scheduler := f.machines[FleetScheduler]
 		if m.Name == FleetManagerB {
 			scheduler = f.machines[FleetSchedulerB]
@@ -224,7 +224,7 @@ func (f *Fleet) Serves(t testing.TB, name string) {
 	}
 }
 
-// Kill ends a Machine's process, as it was started, with SIGKILL.
+// Kill sends SIGKILL to the process that Start started, and waits for its end.
 func (f *Fleet) Kill(t testing.TB, name string) {
 	t.Helper()
 	m := f.machines[name]
@@ -241,7 +241,8 @@ func (f *Fleet) Kill(t testing.TB, name string) {
 	}
 }
 
-// Forget forgets a Machine's process that has ended with an error.
+// Forget drops a process that has ended with an error, so that the cleanup does not
+// report it.
 func (f *Fleet) Forget(name string) { f.machines[name].cmd = nil }
 
 // stop ends a Machine with SIGTERM.

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Role is the part that a process plays.
+// Role is the role of a process in a Server.
 type Role string
 
 const (
@@ -41,8 +41,8 @@ func (p Process) String() string {
 	return fmt.Sprintf("%s %d: %s", p.Role, p.Pid, tail(strings.Join(p.Args, " "), 160))
 }
 
-// Processes lists the Server's processes of a role, or all for the empty role.
-// Processes that a sentry made have the role Other.
+// Processes lists the Server's processes of a role, or all for the empty role. Processes
+// that a sentry started have the role Other.
 func (s *Server) Processes(role Role) []Process {
 	all := map[int]Process{}
 	entries, _ := os.ReadDir("/proc")
@@ -66,7 +66,7 @@ func (s *Server) Processes(role Role) []Process {
 	return found
 }
 
-// readProcess reads a process that is neither gone nor a zombie.
+// readProcess reads a process; false: it has ended or is a zombie.
 func readProcess(pid int) (Process, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -117,8 +117,8 @@ func exe(pid int) string {
 	return path
 }
 
-// One returns the only process of a role. A child that was just forked, and is about
-// to run another program, can look like a second one.
+// One waits until a role has exactly one process, and returns it. A child that was just
+// forked, before its exec, can look like a second one.
 func (s *Server) One(t testing.TB, role Role) Process {
 	t.Helper()
 	var found []Process
@@ -285,9 +285,9 @@ func (s *Server) Holdings() Holdings {
 	return h
 }
 
-// Beyond lists the resources of which h has more than before. It allows slack more
-// descriptors, goroutines and helper processes of sentries, whose number depends on
-// the programs that ran in a sentry.
+// Beyond lists the resources that grew since before. It allows slack more descriptors,
+// goroutines and helper processes of sentries, whose number depends on the programs that
+// ran in a sentry.
 func (h Holdings) Beyond(before Holdings, slack int) []string {
 	var more []string
 	for _, k := range slices.Sorted(maps.Keys(h)) {
@@ -320,7 +320,7 @@ func (s *Server) groups(host Process) int {
 	return found
 }
 
-// Groups lists the control groups that a sentry host has or had as parent.
+// Groups lists the parent control groups of a sentry host that still exist.
 func Groups(host Process) []string {
 	i := slices.Index(host.Args, "--cgroup")
 	if i < 0 || i+1 >= len(host.Args) {

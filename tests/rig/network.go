@@ -19,16 +19,17 @@ import (
 
 // Network connects network namespaces, each with an address of its own, and this host.
 type Network struct {
-	Host net.IP // of this host, from the namespaces
+	Host net.IP // this host's address in the network
 
 	bridge *netlink.Bridge
 	hosts  int
 }
 
-// bridgePrefix begins the names of bridges; the ID of the process that made it follows.
+// bridgePrefix is the prefix of bridge names; the ID of the process that made the bridge
+// follows.
 const bridgePrefix = "csb"
 
-// NewNetwork makes a network until the test's end. It skips the test where that is not
+// NewNetwork makes a network until the test's end. It skips the test if that is not
 // possible.
 func NewNetwork(t testing.TB) *Network {
 	t.Helper()
@@ -82,8 +83,8 @@ type Namespace struct {
 	handle netns.NsHandle
 }
 
-// Add makes a namespace with the next address and a route to everywhere, until the test's
-// end or the last process in it, whichever is later.
+// Add makes a namespace with the next address and a default route. It lasts until the
+// test's end or the end of its last process, whichever is later.
 func (n *Network) Add(t testing.TB) *Namespace {
 	t.Helper()
 	n.hosts++
@@ -138,8 +139,9 @@ func (s *Namespace) start(cmd *exec.Cmd) error {
 	})
 }
 
-// elsewhere calls f on a thread whose network namespace f may change, and brings the thread
-// back. The thread does not end: that would kill the children that it has started before.
+// elsewhere calls f on a thread whose network namespace f may change, and then restores
+// the namespace. The thread is kept, because its end would kill the children that it has
+// started.
 func elsewhere(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -155,8 +157,8 @@ func elsewhere(f func() error) error {
 	return err
 }
 
-// Cut drops all packets from and to the namespace, which no sender is told, until Mend or
-// the test's end.
+// Cut silently drops all packets from and to the namespace, until Mend or the test's
+// end.
 func (s *Namespace) Cut(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() { s.Mend(t) })
@@ -187,21 +189,21 @@ func (s *Namespace) filter(t testing.TB, rules string) {
 	}
 }
 
-// Capture keeps what passes over a Network from and to the ports at which roles call each
-// other.
+// Capture records the TCP payload on a Network from and to the ports at which roles call
+// each other.
 type Capture struct {
 	fd      int
 	stop    func()
 	stopped chan struct{} // closed by stop
 	ended   chan struct{}
-	bytes   []byte // in the order of the packets, once ended
+	bytes   []byte // in packet order; complete once ended
 	missed  uint32 // packets, once ended
 }
 
 // Capture begins a capture. Passed ends it.
 func (n *Network) Capture(t testing.TB) *Capture {
 	t.Helper()
-	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in the order of the network
+	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
 	if err != nil {
 		t.Fatalf("a packet socket: %v", err)
@@ -260,8 +262,8 @@ func (c *Capture) Passed(t testing.TB) []byte {
 	return c.bytes
 }
 
-// betweenRoles is the content of an Ethernet frame of TCP over IPv4 between a role and who
-// calls it, or nothing.
+// betweenRoles returns the TCP payload of an Ethernet frame between a role and its
+// caller; nil for other frames.
 func betweenRoles(frame []byte) []byte {
 	const ethernet, tcp = 14, 6
 	if len(frame) < ethernet+20 || frame[12] != 8 || frame[13] != 0 || frame[ethernet+9] != tcp {

@@ -58,7 +58,7 @@ func Binary() (string, error) {
 // Options of a Server. The zero value is dev mode with a Pool of two.
 type Options struct {
 	Env  []string // besides the Pool's size, KEY=VALUE
-	Pool int      // least and most idle Boots; zero: 2
+	Pool int      // minimum and maximum of idle Boots; zero: 2
 
 	Strict bool // not dev mode
 
@@ -76,7 +76,7 @@ type Server struct {
 	err  error         // of cmd, once done
 
 	turns  []string  // URLs that its clients use in turn; empty: its own
-	secret string    // of tokens, where the rig does not ask the server for them
+	secret string    // signs tokens for a server outside dev mode
 	nodes  []*Server // where its Sandboxes run; empty: here
 
 	mu         sync.Mutex
@@ -159,10 +159,9 @@ func shareTree(from, to string) error {
 	})
 }
 
-// FreeAddr returns a free loopback address. No other call returns it as long as this
-// process lives, in this or another test. Its port is below the kernel's ephemeral
-// ports where possible, so that no other program gets it by chance while its server
-// is down.
+// FreeAddr returns a free loopback address. No other call in any test process returns it
+// while this process runs. If possible, its port is below the kernel's ephemeral ports,
+// so that no other program gets it by chance while its server is down.
 func FreeAddr() (string, error) {
 	const lowest = 20000
 	beyond := lowest
@@ -327,7 +326,7 @@ func (s *Server) Left() (left []Process) {
 	}
 }
 
-// Log returns the end of the logs of the server and the sentry host.
+// Log returns the end of the logs of the server, the sentry host and the link shards.
 func (s *Server) Log() string {
 	var b bytes.Buffer
 	shards, _ := filepath.Glob(filepath.Join(s.Data, "hosts", "*", "shards", "*.log"))
@@ -357,8 +356,8 @@ func notable(log []byte) string {
 // with other tests.
 const Patience = time.Minute
 
-// Within polls until ok returns true, and fails the test when that takes longer than
-// limit. what completes the sentence "... did not happen".
+// Within polls until ok returns true, and fails the test if that takes longer than
+// limit. what names the awaited event.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -371,7 +370,7 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 // Shared is one Server for all tests of a package.
 type Shared struct {
 	Options Options
-	// Cluster starts a cluster instead, where ClusterTests is set, and returns its gateways.
+	// Cluster starts a cluster instead if ClusterTests is set, and returns its gateways.
 	Cluster func(testing.TB) *Server
 
 	server *Server
@@ -402,7 +401,8 @@ func (s *Shared) open(t testing.TB) *Server {
 	return own(t, s.Options)
 }
 
-// Machine returns the shared server to a test that looks into the machine on which it runs.
+// Machine returns the shared server for a test that inspects the server's machine. It
+// skips the test if a cluster is tested.
 func (s *Shared) Machine(t testing.TB) *Server {
 	t.Helper()
 	oneMachine(t)

@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// RoleNames are the roles in the order of a start.
+// RoleNames lists the roles in start order.
 var RoleNames = []string{"node", "scheduler", "session-manager", "gateway"}
 
 // Roles is an installation in which each role is a process.
 type Roles struct {
 	*Server
 	Addrs map[string]string // by role
-	// Monitors is where a role serves monitoring, if that is not in Addrs, and Only the
-	// environment of one role, KEY=VALUE.
+	// Monitors has the monitoring addresses of roles that do not serve monitoring at
+	// Addrs. Only has the environment of single roles, KEY=VALUE.
 	Monitors map[string]string
 	Only     map[string][]string
 	parts    map[string]*rolePart
@@ -95,7 +95,7 @@ func (r *Roles) Env() []string {
 // LogFile is the log file of the processes of s.
 func (s *Server) LogFile() string { return s.log }
 
-// OpenLog opens the file whose end Log returns.
+// OpenLog opens the log file for appending.
 func (s *Server) OpenLog() (*os.File, error) {
 	return os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
@@ -140,7 +140,7 @@ func (r *Roles) Ask(role, path string) (int, []byte, error) {
 	return c.Do("GET", path, nil)
 }
 
-// Kill ends the process of a role, as it was started, with SIGKILL.
+// Kill sends SIGKILL to the process that Start started, and waits for its end.
 func (r *Roles) Kill(t testing.TB, role string) {
 	t.Helper()
 	p := r.parts[role]
@@ -157,7 +157,7 @@ func (r *Roles) Kill(t testing.TB, role string) {
 	}
 }
 
-// Ended waits for the end of a role that was killed otherwise.
+// Ended waits for the end of a role that was ended without Kill.
 func (r *Roles) Ended(t testing.TB, role string) {
 	t.Helper()
 	select {
@@ -168,7 +168,7 @@ func (r *Roles) Ended(t testing.TB, role string) {
 	}
 }
 
-// NodeServer is the server below the Node's launcher.
+// NodeServer returns the server process below the Node's launcher.
 func (r *Roles) NodeServer(t testing.TB) Process {
 	t.Helper()
 	p, ok := r.nodeServer()
@@ -178,7 +178,7 @@ func (r *Roles) NodeServer(t testing.TB) Process {
 	return p
 }
 
-// nodeServer is the server of the role node.
+// nodeServer finds the server process of the role node.
 func (s *Server) nodeServer() (Process, bool) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -215,5 +215,5 @@ func (r *Roles) Close() error {
 	return errors.Join(append(errs, r.Server.Close())...)
 }
 
-// Pid is the ID of the process that a role was started as.
+// Pid returns the ID of the process that Start started.
 func (r *Roles) Pid(role string) int { return r.parts[role].cmd.Process.Pid }

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
-// HostAddress is an address of this machine that a Sandbox could have a route to.
+// HostAddress returns a non-loopback IPv4 address of this machine.
 func HostAddress(t *testing.T) netip.Addr {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
@@ -37,8 +37,7 @@ func HostAddress(t *testing.T) netip.Addr {
 	return netip.Addr{}
 }
 
-// NameServer answers that every name below .example is at addr, and returns where
-// it is asked.
+// NameServer resolves every name below .example to addr, and returns its own address.
 func NameServer(t *testing.T, addr netip.Addr) string {
 	t.Helper()
 	socket, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -72,10 +71,10 @@ func NameServer(t *testing.T, addr netip.Addr) string {
 	return socket.LocalAddr().String()
 }
 
-// Site is an HTTPS server for names below .example, under an authority of its own.
+// Site is an HTTPS server for names below .example, with a CA of its own.
 type Site struct {
 	Port  int
-	Roots string // file of the authority in PEM, which the server's user can read
+	Roots string // PEM file of the CA, which the server's user can read
 }
 
 // NewSite serves HTTPS at addr.

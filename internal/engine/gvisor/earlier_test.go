@@ -21,18 +21,18 @@ import (
 
 const earlierBuild = "0123456789abcdef"
 
-// hosts are a sentry host of ours and one of an earlier build, neither of which can
-// start anything, and a launcher.
+// hosts are a sentry host of this build, one of an earlier build, and a launcher. Neither
+// sentry host can start anything.
 type hosts struct {
 	cfg Config
-	// told is told that the earlier one is needed, by true, or not any more.
+	// told receives true when the earlier host is needed, and false when it no longer is.
 	told chan bool
 
 	mu     sync.Mutex
 	shared []string
-	boots  []string       // that starts left
-	fails  map[string]int // calls that are not carried out, by method
-	late   map[string]int // calls that are, and fail all the same
+	boots  []string       // left by starts
+	fails  map[string]int // calls that fail without effect, by method
+	late   map[string]int // calls that fail after their effect, by method
 }
 
 var errFails = sandbox.Errorf(sandbox.Unavailable, "it fails this time")
@@ -75,7 +75,7 @@ func listenAt(t *testing.T, path string) *net.UnixListener {
 	return l
 }
 
-// launch is what the launcher does while somebody needs the earlier host.
+// launch acts as the launcher while the earlier host is needed.
 func (h *hosts) launch(ctx context.Context, l *net.UnixListener) {
 	for {
 		conn, err := l.Accept()
@@ -94,7 +94,7 @@ func (h *hosts) launch(ctx context.Context, l *net.UnixListener) {
 	}
 }
 
-// take takes one off the calls of a method that go wrong in a way.
+// take reports whether this call of a method must fail, and counts it.
 func take(of map[string]int, method string) bool {
 	if of[method] == 0 {
 		return false
@@ -129,7 +129,7 @@ func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, er
 	case sentryhost.MethodRevokeFromEarlier:
 		h.shared = slices.DeleteFunc(h.shared, isName)
 	case sentryhost.MethodStart:
-		h.boots = append(h.boots, body.ID) // as one that the server does not hear of
+		h.boots = append(h.boots, body.ID) // the answer is lost
 		return nil, nil, errFails
 	case sentryhost.MethodStop:
 		h.boots = slices.DeleteFunc(h.boots, isID)
@@ -142,8 +142,8 @@ func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, er
 	return reply, nil, nil
 }
 
-// left waits until the earlier host is not needed any more, and returns what was left
-// in it and in the engine then.
+// left waits until the earlier host is no longer needed, and returns the states and Boots
+// left in it and the number of Boots in the engine.
 func (h *hosts) left(t *testing.T, e *Engine) (shared, boots []string, known int) {
 	t.Helper()
 	for _, want := range []bool{true, false} {
@@ -163,8 +163,8 @@ func (h *hosts) left(t *testing.T, e *Engine) (shared, boots []string, known int
 	return slices.Clone(h.shared), slices.Clone(h.boots), len(e.boots)
 }
 
-// A start in the sentry host of an earlier build that fails, wherever that is and
-// whatever fails of what undoes it, leaves no state there, no Boot, and no need of it.
+// A failed start in the sentry host of an earlier build leaves no state and no Boot there,
+// and releases the host, also if the cleanup fails at first.
 func TestFailedStartInAnEarlierBuild(t *testing.T) {
 	const some = 3
 	for _, tt := range []struct {
@@ -205,8 +205,7 @@ func TestFailedStartInAnEarlierBuild(t *testing.T) {
 	}
 }
 
-// What could not be taken back at once is not taken from the start that needs it by
-// then.
+// A delayed revoke does not revoke a state that a later start needs by then.
 func TestSharedAgain(t *testing.T) {
 	h := newHosts(t)
 	e, err := Open(t.Context(), h.cfg)
@@ -253,13 +252,13 @@ func TestSharedAgain(t *testing.T) {
 	h.mu.Unlock()
 	revoke()
 	e.release(to)
-	e.release(to) // as Boots that are gone do
+	e.release(to) // like Boots that have ended
 	if shared, _, _ := h.left(t, e); len(shared) > 0 {
 		t.Errorf("%v is still there", shared)
 	}
 }
 
-// An engine that is closed does not go on undoing: who opens the next one finds all.
+// A closed engine stops retrying its cleanup and leaves the rest to the next engine.
 func TestCloseWhileUndoing(t *testing.T) {
 	h := newHosts(t)
 	e, err := Open(t.Context(), h.cfg)

@@ -22,8 +22,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// stage is a sentry host with everything around it, in folders of its own. It
-// is what the launcher makes of a data folder.
+// stage is a sentry host with its environment in folders of its own, as the launcher sets
+// up a data folder.
 type stage struct {
 	dir    string
 	socket string
@@ -33,7 +33,7 @@ type stage struct {
 	stop   func() // ends the sentry host
 }
 
-// newStage builds on what `make build` left and on a Template.
+// newStage uses the output of `make build` and a Template.
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	binary, templates := os.Getenv("CLOUD_SANDBOX_E2E"), os.Getenv("CLOUD_SANDBOX_TEMPLATES")
@@ -62,11 +62,11 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// stages counts the stages: several are there at once.
+// stages counts the stages, because several exist at once.
 var stages atomic.Int64
 
-// startHost starts the sentry host of a build, whose parts lie in a folder, until
-// the test or stop ends it.
+// startHost starts the sentry host of a build from the parts in a folder. The host ends
+// with the test, or with stop.
 func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(s.dir, "host.log"))
@@ -93,7 +93,7 @@ func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 	})
 	t.Cleanup(stop)
 	for deadline := time.Now().Add(time.Minute); ; {
-		// The socket is there before anybody listens on it.
+		// The socket exists before the host listens on it.
 		if conn, err := net.Dial("unixpacket", s.socket); err == nil {
 			conn.Close()
 			return stop
@@ -127,7 +127,7 @@ func (s *stage) open(t *testing.T) *Engine {
 	return e
 }
 
-// The contract of engines, with real gVisor.
+// The engine passes the suite of engines with real gVisor.
 func TestEngine(t *testing.T) {
 	s := newStage(t)
 	shape := sandbox.DefaultShape()
@@ -167,7 +167,7 @@ func endAll(t *testing.T, e *Engine) {
 	_ = e.Close()
 }
 
-// killSentry ends the sentry of a Boot as a crash does.
+// killSentry kills the sentry of a Boot, like a crash.
 func killSentry(t *testing.T, id string) {
 	t.Helper()
 	if err := unix.Kill(sentryOf(t, id), unix.SIGKILL); err != nil {
@@ -190,7 +190,7 @@ func sentryOf(t *testing.T, id string) (pid int) {
 	return 0
 }
 
-// A link shard that is killed is replaced, and its Boots can be reached again.
+// A killed link shard is replaced, and its Boots become reachable again.
 func TestShardIsReplaced(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
@@ -211,7 +211,7 @@ func TestShardIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		for again := false; !again; { // what was killed may still answer for a moment
+		for again := false; !again; { // the killed shard may still answer for a moment
 			conn, err := e.Dial(ctx, id, sandbox.GuestPort)
 			if err == nil {
 				conn.Close()

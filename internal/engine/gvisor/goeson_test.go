@@ -30,9 +30,8 @@ ln big hard && ln -s ../nowhere soft && mkfifo pipe && chmod 4751 a/b/7 && touch
 sudo chown 7:8 a/b/9 && sudo rm /etc/issue && sudo rm -r /usr/share/doc/bash && sudo mkdir /usr/share/doc/bash
 sudo sh -c 'echo changed >>/etc/motd; echo new >/usr/share/doc/bash/new'`
 
-// sumTree prints a checksum of the files of makeTree, with owners, modes, times and
-// links. sumFiles leaves times out, because a layer that is saved alone has them rounded
-// to seconds.
+// sumTree prints a checksum of the files of makeTree, with owners, modes, times and links.
+// sumFiles omits times, because a save of files alone rounds them to seconds.
 const sumTree = `cd /workspace/tree
 { find . -type f -print0 | sort -z | xargs -0 sha256sum; cat /etc/motd
 find . /usr/share/doc/bash -printf '%p %y %m %U %G %s %T@ %l %n\n' | sort; ls /etc/issue; } 2>&1 | sha256sum`
@@ -70,7 +69,7 @@ nameless = open("/workspace/nameless", "w+"); nameless.write("still here"); name
 child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 random.seed(1)`
 
-// goOnPython prints how beginPython's things are.
+// goOnPython prints the state that beginPython has set up.
 const goOnPython = `half.write("second"); half.flush(); nameless.seek(0)
 db.commit()
 child.stdin.write("hello\n"); child.stdin.flush()
@@ -133,7 +132,7 @@ func programsGoOn(t *testing.T, e sandbox.Engine, id string) {
 	listen(t, e, id, stopped, 0, "went on\n")
 }
 
-// stateOf is the state of a Process, as ps(1) shows it.
+// stateOf returns the state of a Process, as ps(1) shows it.
 func stateOf(t *testing.T, e sandbox.Engine, id, process string) string {
 	t.Helper()
 	g := guestOf(e, id)
@@ -265,7 +264,7 @@ func standsStill(t *testing.T, e sandbox.Engine, id string) {
 	}
 }
 
-// wallClock checks that the clock of a Boot is ours.
+// wallClock checks that the clock of a Boot agrees with the host's.
 func wallClock(t *testing.T, e sandbox.Engine, id string) {
 	t.Helper()
 	now, err := strconv.ParseFloat(python(t, e, id, "print(time.time())"), 64)

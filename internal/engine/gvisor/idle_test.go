@@ -24,7 +24,7 @@ func TestIdleBootSleeps(t *testing.T) {
 	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
 		t.Fatal(err)
 	}
-	// Until then the sentry gives back what the start needed, and its watchdog looks once.
+	// By then the sentry has freed what the start needed, and its watchdog has run once.
 	const settled, watched, most = 48 * time.Second, 20 * time.Second, 12
 	time.Sleep(settled)
 	before := turnsOf(t, id)
@@ -34,7 +34,7 @@ func TestIdleBootSleeps(t *testing.T) {
 	}
 }
 
-// turnsOf counts how often the threads of the sentry of a Boot got a processor.
+// turnsOf counts how often the threads of a Boot's sentry were scheduled.
 func turnsOf(t *testing.T, id string) (sum int) {
 	t.Helper()
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", sentryOf(t, id)))

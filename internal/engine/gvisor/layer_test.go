@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
-// disorder leaves a writable layer in which files lie between holes: what is deleted,
-// sparse, written in the middle, mapped and appended to.
+// disorder leaves a writable layer whose files lie between holes: some are deleted,
+// sparse, overwritten in the middle, mapped or appended to.
 const disorder = `set -e
 cd /workspace
 for i in 1 2 3 4 5 6; do head -c 8M /dev/urandom >f$i; done
@@ -46,10 +46,10 @@ fallocate -l 48M behind
 for i in $(seq 300); do echo $i >small$i; done
 `
 
-// sums prints what all files hold.
+// sums prints a checksum of all files.
 const sums = `cd /workspace && find . -type f | sort | xargs md5sum | md5sum`
 
-// layerOf returns how much of the pages of a saved state is a layer in place.
+// layerOf returns the size of the layer in place in the pages of a saved state.
 func (s *stage) layerOf(t *testing.T, name string) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(s.dir, "saved", name, sentryhost.ManifestName))
@@ -63,7 +63,7 @@ func (s *stage) layerOf(t *testing.T, name string) int64 {
 	return m.Files[len(m.Files)-1].Layer
 }
 
-// startFrom starts a Boot that goes on from a saved state.
+// startFrom starts and thaws a Boot from a saved state.
 func (s *stage) startFrom(t *testing.T, e sandbox.Engine, name string) string {
 	t.Helper()
 	id := sandbox.NewBootID()
@@ -77,8 +77,8 @@ func (s *stage) startFrom(t *testing.T, e sandbox.Engine, name string) string {
 	return id
 }
 
-// A large writable layer is saved in place, whoever goes on with it afterwards: all
-// files are as they were, in each that starts from it and in each later generation.
+// A large writable layer is saved in place. Each Boot that starts from the state has all
+// files unchanged, also after several generations.
 func TestLayersInPlace(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
@@ -137,9 +137,9 @@ func (s *stage) pauseAs(t *testing.T, e *Engine, id, name string) {
 	}
 }
 
-// A Boot that goes on after its layer was given to a saved state takes it back: what
-// it writes then is not in the state, and it finds nothing of what was saved behind
-// the layer, also when the sentry host died in between.
+// A thawed Boot takes its layer back from the saved state. Its later writes do not change
+// the state, and it cannot read memory saved behind the layer, also after a crash of the
+// sentry host.
 func TestLayerIsTakenBack(t *testing.T) {
 	s := newStage(t)
 	s.stop()
@@ -166,7 +166,7 @@ func TestLayerIsTakenBack(t *testing.T) {
 		if got := sh(t, e, id, sums); got != want {
 			t.Error("the files of the Boot that went on are others")
 		}
-		// Twice as much as was free between the files, and more than a chunk of gVisor's.
+		// Twice the free space between the files, and more than a chunk of gVisor's.
 		sh(t, e, id, `cd /workspace && rm -f f* && truncate -s 1200M big && for i in $(seq 0 40); do head -c 1M /dev/urandom | dd of=big bs=1M seek=$((i * 29)) conv=notrunc status=none; done`)
 		if got := sh(t, e, id, `cd /workspace && truncate -s 300M holes && tr -d '\0' <holes | wc -c`); got != "0" {
 			t.Errorf("a new sparse file has %s bytes that are not zero", got)
@@ -180,8 +180,8 @@ func TestLayerIsTakenBack(t *testing.T) {
 	}
 }
 
-// A Boot can be saved while its sentry is still reading the layer that it was
-// restored with: the state has all files, those that changed since included.
+// A Boot can be saved while its sentry still reads the layer that it was restored with.
+// The state has all files, including later changes.
 func TestPauseWhileLayerIsRead(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
@@ -240,8 +240,8 @@ func TestPauseWhileLayerIsRead(t *testing.T) {
 	}
 }
 
-// The files alone of a Boot can be saved while its sentry is still reading the layer
-// that it was restored with, whether it runs, as before a reboot, or is frozen.
+// The files alone of a Boot can be saved while its sentry still reads the layer that it
+// was restored with, whether the Boot runs or is frozen.
 func TestFilesAreSavedWhileLayerIsRead(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
@@ -284,8 +284,8 @@ func TestFilesAreSavedWhileLayerIsRead(t *testing.T) {
 	}
 }
 
-// Files that a Boot deletes after a resume take no room in what is saved later, also
-// when another sentry host took it up meanwhile.
+// Files deleted after a resume take no room in later saves, also if another sentry host
+// adopted the Boot meanwhile.
 func TestLayerShrinks(t *testing.T) {
 	s := newStage(t)
 	s.stop()
@@ -307,7 +307,7 @@ func TestLayerShrinks(t *testing.T) {
 			_ = e.Close()
 			e = s.open(t)
 		}
-		for deadline := time.Now().Add(30 * time.Second); ; { // until it has read what it was restored with
+		for deadline := time.Now().Add(30 * time.Second); ; { // until the sentry has read its layer
 			later := sandbox.NewSnapshotID()
 			s.pauseAs(t, e, id, later)
 			layer := s.layerOf(t, later)
@@ -325,7 +325,7 @@ func TestLayerShrinks(t *testing.T) {
 	endAll(t, e)
 }
 
-// check compares the files of a saved state with what sums said before.
+// check compares the files of a saved state with an earlier output of sums.
 func (s *stage) check(t *testing.T, e *Engine, name, want string) {
 	t.Helper()
 	id := s.startFrom(t, e, name)
@@ -348,8 +348,8 @@ func (s *stage) startBound(t *testing.T, e *Engine) string {
 	return id
 }
 
-// isRead returns which part of the layer of a saved state a Boot that was restored
-// from it has on its disk.
+// isRead returns the fraction of a saved state's layer that a Boot restored from it has on
+// its disk.
 func (s *stage) isRead(t *testing.T, e *Engine, id, name string) float64 {
 	t.Helper()
 	u, err := e.Usage(t.Context(), id)
@@ -364,8 +364,8 @@ func (s *stage) isRead(t *testing.T, e *Engine, id, name string) float64 {
 	return float64(u.DiskBytes) / float64(st.Blocks*512-slack)
 }
 
-// A sentry host that dies while a Boot whose layer is still being read is saved
-// loses nothing: the Boot goes on, and the state that it was restored from is whole.
+// A crash of the sentry host loses nothing while it saves a Boot whose layer is still
+// being read. The Boot goes on, and the state that it was restored from is whole.
 func TestCrashWhilePauseReadsLayer(t *testing.T) {
 	s := newStage(t)
 	s.stop()
@@ -388,7 +388,7 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 			t.Fatal(err)
 		}
 		next, ended := sandbox.NewSnapshotID(), make(chan struct{})
-		go func() { // it may be over before the sentry host is killed
+		go func() { // it may return before the sentry host is killed
 			defer close(ended)
 			_, _ = e.Save(t.Context(), id, next, true)
 		}()
@@ -406,22 +406,22 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 			t.Error("the files of the Boot that went on are others")
 		}
 		s.check(t, e, name, want)
-		// A new sparse file reads as zeros, not as memory that was saved behind the layer.
+		// A new sparse file reads as zeros, not as memory saved behind the layer.
 		if got := sh(t, e, id, `cd /workspace && truncate -s 300M holes && tr -d '\0' <holes | wc -c; rm holes`); got != "0" {
 			t.Errorf("a new sparse file has %s bytes that are not zero", got)
 		}
 		again := sandbox.NewSnapshotID()
 		s.pauseAs(t, e, id, again)
 		s.check(t, e, again, want)
-		if name = again; errors.Is(err, fs.ErrNotExist) { // it was killed before the state had its name
+		if name = again; errors.Is(err, fs.ErrNotExist) { // the crash came before the state was renamed into place
 			break
 		}
 	}
 	endAll(t, e)
 }
 
-// awaitGiven waits until a Boot's layer is given to the state that is being saved, or
-// the save has ended.
+// awaitGiven waits until a Boot's layer is given to the state being saved, or the save has
+// ended.
 func (s *stage) awaitGiven(t *testing.T, name string, ended <-chan struct{}) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -432,7 +432,7 @@ func (s *stage) awaitGiven(t *testing.T, name string, ended <-chan struct{}) {
 		}
 		drafts, _ := filepath.Glob(filepath.Join(s.dir, "saved", "."+name+"-*", checkpointfiles.PagesFileName))
 		for _, draft := range drafts {
-			// Only a layer has bytes before the sentry begins to write.
+			// Before the sentry writes, only a given layer makes the file non-empty.
 			if info, err := os.Stat(draft); err == nil && info.Size() > 0 {
 				return
 			}
@@ -441,7 +441,7 @@ func (s *stage) awaitGiven(t *testing.T, name string, ended <-chan struct{}) {
 	t.Fatal("the layer was not given to the state")
 }
 
-// killHost ends the sentry host as a crash does; what it started lives on.
+// killHost kills the sentry host, like a crash. Its children live on.
 func (s *stage) killHost(t *testing.T) {
 	t.Helper()
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -20,12 +20,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
 )
 
-// guestOf is a client of the Guest of a Boot.
+// guestOf returns a client of the Guest of a Boot.
 func guestOf(e sandbox.Engine, id string) *client.Client {
 	return client.New(func(ctx context.Context, port uint16) (net.Conn, error) { return e.Dial(ctx, id, port) })
 }
 
-// bound is the binding of a Boot in a test of engines, which know no owners.
+// bound returns a binding for engine tests, which have no owners.
 func bound(shape sandbox.Shape) sandbox.Binding {
 	return sandbox.Binding{SandboxID: "iaaaaaaaaaaaaaaaaaaaa", BootNumber: 1, Network: sandbox.NetworkNone, Limits: shape.Limits(), Restored: true}
 }
@@ -79,7 +79,7 @@ func cell(t *testing.T, e sandbox.Engine, id, language, code string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// bind gives a Boot to somebody, so that its Guest runs programs.
+// bind binds a Boot, so that its Guest runs programs.
 func bind(t *testing.T, e sandbox.Engine, id string) {
 	t.Helper()
 	g := guestOf(e, id)
@@ -91,10 +91,10 @@ func bind(t *testing.T, e sandbox.Engine, id string) {
 	}
 }
 
-// boots counts the Boots that were bound: a number is never given to another one.
+// boots counts the bound Boots, so that each gets a number of its own.
 var boots atomic.Int64
 
-// pause looks into Boots for the suite: the memory is that of a Python context.
+// pause gives the suite access to Boots. Memory is a variable in a Python context.
 func pause(dir string) *enginetest.Pause {
 	return &enginetest.Pause{
 		Ask: func(ctx context.Context, e sandbox.Engine, id string) error {
@@ -155,8 +155,9 @@ func flip(t *testing.T, path string) {
 	}
 }
 
-// What one build saved, a later one of the same gVisor starts from, with the
-// Guest that is in the memory; without that Guest it says what is missing.
+// A later build with the same gVisor starts a state of an earlier build, with the Guest in
+// the saved memory. If the parts of the earlier build are missing, the error names that
+// build.
 func TestAnotherBuildGoesOn(t *testing.T) {
 	s := newStage(t)
 	s.stop()
@@ -214,7 +215,7 @@ func TestAnotherBuildGoesOn(t *testing.T) {
 	}
 }
 
-// partsOf makes a copy of the parts in a folder of a build.
+// partsOf copies the parts to the folder of a build.
 func partsOf(t *testing.T, lib, build string) string {
 	t.Helper()
 	dir := filepath.Join(lib, build)

@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// Boots that are saved while their Guest starts one program after another go on in all
-// that starts from them: none is saved between a fork and its exec.
+// A Boot can be saved while its Guest starts programs, and Boots restored from it work: no
+// process is saved between fork and exec.
 func TestSavedWhileProgramsStart(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)

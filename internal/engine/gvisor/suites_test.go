@@ -34,7 +34,7 @@ func overReal(t *testing.T) (*Engine, core.Config) {
 	}
 }
 
-// remember puts a value into memory of a Boot that no file of its disk has: its /dev/shm.
+// remember puts a value into the memory of a Boot, in /dev/shm, which is on no disk.
 func remember(t *testing.T, e *Engine, bootID, value string) {
 	t.Helper()
 	sh(t, e, bootID, "echo "+value+" >/dev/shm/value")
@@ -71,7 +71,7 @@ func TestNode(t *testing.T) {
 	})
 }
 
-// echo starts an echo on port 8000 of a Boot.
+// echo starts an echo server on port 8000 of a Boot.
 func echo(t *testing.T, e *Engine, bootID string) {
 	t.Helper()
 	g := guestOf(e, bootID)

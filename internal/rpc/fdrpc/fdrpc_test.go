@@ -99,8 +99,8 @@ func TestHelloComesFirst(t *testing.T) {
 	}
 }
 
-// What takes turns is handled in the order in which it was sent, whatever became of
-// the callers; all else is not held up.
+// Requests with equal keys run in order, also if a caller gives up. Requests with other
+// keys do not wait for them.
 func TestTurns(t *testing.T) {
 	entered, release := make(chan string, 3), make(chan struct{})
 	path := serve(t, &fdrpc.Server{

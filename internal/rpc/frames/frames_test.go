@@ -9,8 +9,8 @@ import (
 	"testing/iotest"
 )
 
-// Files of any length come out of frames as they went in, and what follows them is
-// left to be read; files that break off have no end.
+// Files of any length survive framing, and bytes after them stay unread. A truncated file
+// fails.
 func TestFrames(t *testing.T) {
 	for _, size := range []int{0, 1, maxFrame - 1, maxFrame, maxFrame + 1, 3 * maxFrame} {
 		sent := bytes.Repeat([]byte("x"), size)

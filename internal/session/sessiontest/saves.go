@@ -38,7 +38,7 @@ func pauseAndResume(w *world) {
 	}
 }
 
-// Of many callers one resumes it, and all have what that made.
+// Concurrent resumes start one Boot, and all callers get it.
 func resumeAtOnce(w *world) {
 	sb := w.create("t", sandbox.CreateRequest{})
 	w.pause(sb.ID)
@@ -112,7 +112,7 @@ func snapshots(w *world) {
 	codetest.Want(w.t, "SnapshotByID of it", codetest.ErrOf(w.SnapshotByID(ctx, "t", first.ID)), sandbox.NotFound)
 }
 
-// A name goes from one Snapshot of a Sandbox to the next.
+// With TakeName a name moves from one Snapshot of a Sandbox to the next.
 func takeName(w *world) {
 	t := w.t
 	sb := w.create("t", sandbox.CreateRequest{})
@@ -135,7 +135,8 @@ func takeName(w *world) {
 	}
 }
 
-// What a paused Sandbox is saved in can be kept, and not be deleted meanwhile.
+// The Snapshot of a paused Sandbox can be kept, and cannot be deleted while the Sandbox is
+// paused.
 func snapshotOfPaused(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("t", sandbox.CreateRequest{})
@@ -246,8 +247,7 @@ func rollback(w *world) {
 	}
 }
 
-// A Snapshot becomes a file, and the file a Snapshot of the Tenant that has it, from
-// which Sandboxes start.
+// Any Tenant can import an exported Snapshot and start Sandboxes from it.
 func exportAndImport(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("t", sandbox.CreateRequest{Env: map[string]string{"A": "1"}, Network: sandbox.NetworkNone, User: "user"})

@@ -1,5 +1,5 @@
-// Package sessiontest is the suite of sandbox.Sandboxes: what every session manager does,
-// in this process or behind a connection, whatever its Node is.
+// Package sessiontest is the contract of sandbox.Sandboxes as a test suite, for a session
+// manager in this process or behind a connection, over any Node.
 package sessiontest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
-// World is a session manager that has no Sandboxes yet. It has the Template "base" alone,
-// and Nodes that pause and keep Volumes.
+// World is a session manager without Sandboxes. Its only Template is "base", and its Nodes
+// support pauses and Volumes.
 type World struct {
 	sandbox.Sandboxes
 	// Remember puts a value into the memory of a Sandbox that runs, and Recall returns it.
@@ -28,7 +28,7 @@ type World struct {
 	Recall   func(sb sandbox.Sandbox) string
 }
 
-// world is a World with what most cases do.
+// world is a World with helpers.
 type world struct {
 	World
 	t *testing.T
@@ -104,7 +104,7 @@ func (w *world) snapshot(id, name string) sandbox.Snapshot {
 	return snap
 }
 
-// near reports whether a time is d from now, give or take the time that a test takes.
+// near reports whether a time is d from now, or up to 30 s less.
 func near(at time.Time, d time.Duration) bool {
 	return time.Until(at) <= d && time.Until(at) > d-30*time.Second
 }
@@ -220,7 +220,7 @@ func list(w *world) {
 		if got := idsOf(page.Sandboxes); err != nil || !slices.Equal(got, tt.want) || page.Next != "" {
 			t.Errorf("%s: %v, want %v, next %q, %v", tt.name, got, tt.want, page.Next, err)
 		}
-		var paged []string // the same, one by one
+		var paged []string // the same query in pages of one
 		for q := tt.query; ; {
 			q.Limit = 1
 			page, err := w.List(t.Context(), "t", q)
@@ -349,7 +349,7 @@ func updateRefuses(w *world) {
 	}
 }
 
-// Uses of what is not there are ignored. A Sandbox that was used is not idle.
+// Uses of unknown Sandboxes are ignored. A Sandbox that was used is not idle.
 func uses(w *world) {
 	sb := w.create("t", sandbox.CreateRequest{})
 	codetest.OK(w.t, "Used", w.Used(w.t.Context(), []sandbox.Use{{SandboxID: sb.ID, Output: []byte("x")}, {SandboxID: sandbox.NewSandboxID()}, {SandboxID: "nothing"}}))
@@ -380,7 +380,7 @@ func end(w *world) {
 	}
 }
 
-// Of many ends at once one ends it, and the others find it ended.
+// Concurrent ends succeed or return NotFound, and the Sandbox ends.
 func endAtOnce(w *world) {
 	sb := w.create("t", sandbox.CreateRequest{})
 	errs := make([]error, 10)
@@ -399,7 +399,7 @@ func endAtOnce(w *world) {
 	}
 }
 
-// ended checks what an ended Sandbox answers.
+// ended checks that an ended Sandbox refuses every change.
 func ended(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("t", sandbox.CreateRequest{})
@@ -422,7 +422,7 @@ func ended(w *world) {
 	}
 }
 
-// Another Tenant's call answers as one about nothing.
+// A call about another Tenant's object gets the same answer as one about a missing object.
 func invisible(w *world) {
 	t, ctx := w.t, w.t.Context()
 	sb := w.create("mine", sandbox.CreateRequest{Name: "web"})
@@ -432,7 +432,7 @@ func invisible(w *world) {
 	codetest.OK(w.t, "CreateVolume", err)
 	compare := func(what, absent string, keys []string, call func(key string) error) {
 		t.Helper()
-		// An answer may repeat the key, and tells nothing else.
+		// An answer may repeat the key, and must not differ otherwise.
 		answer := func(key string) string {
 			err := call(key)
 			if sandbox.CodeOf(err) != sandbox.NotFound {

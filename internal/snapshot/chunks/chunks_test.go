@@ -55,7 +55,8 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// Chunks that earlier versions cut are found again only if cuts stay where they are.
+// Chunk boundaries do not change between versions. Otherwise chunks of earlier versions
+// would not be deduplicated.
 func TestCutsStay(t *testing.T) {
 	var lengths []int
 	for _, p := range cutUp(t, bytes.NewReader(random(200<<10))) {
@@ -66,7 +67,7 @@ func TestCutsStay(t *testing.T) {
 	}
 }
 
-// What is inserted changes the chunks around it alone.
+// An insertion changes only the chunks around it.
 func TestCutsFindTheirWay(t *testing.T) {
 	content := random(4 << 20)
 	known := map[string]bool{}

@@ -23,10 +23,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
 )
 
-// wait bounds what is waited for.
+// wait is the timeout of each wait.
 const wait = 2 * time.Minute
 
-// world is an Engine with Blobs, and what they lie in.
+// world is an Engine with Blobs and their folder.
 type world struct {
 	*replication.Engine
 	inner *fake.Engine
@@ -36,12 +36,12 @@ type world struct {
 	stop  func()
 }
 
-// switched is Blobs that can be away.
+// switched is Blobs that a test can make unavailable.
 type switched struct {
 	sandbox.Blobs
 	mu   sync.Mutex
 	away bool
-	left int // puts that go well; 0: all
+	left int // puts that succeed; 0: all
 }
 
 func (s *switched) set(away bool) {
@@ -86,7 +86,7 @@ func (s *switched) Delete(ctx context.Context, name string) error {
 	return s.Blobs.Delete(ctx, name)
 }
 
-// open makes a world in which diskBytes of states stay on the host.
+// open makes a world that keeps diskBytes of states on the host.
 func open(t *testing.T, diskBytes int64) *world {
 	t.Helper()
 	inner := fake.New()
@@ -102,10 +102,10 @@ func open(t *testing.T, diskBytes int64) *world {
 	return w
 }
 
-// key is a key of the operator's.
+// key is an operator key.
 func key(b byte) []byte { return bytes.Repeat([]byte{b}, replication.KeyBytes) }
 
-// start opens the Engine over what is there.
+// start opens and runs the Engine over the existing data.
 func (w *world) start(t *testing.T) {
 	t.Helper()
 	e, err := replication.Open(w.inner, w.cfg)
@@ -135,7 +135,7 @@ func (w *world) restart(t *testing.T) {
 	w.start(t)
 }
 
-// until waits for numbers to be as they should.
+// until waits until the Stats satisfy a condition.
 func (w *world) until(t *testing.T, what string, ok func(replication.Stats) bool) {
 	t.Helper()
 	for end := time.Now().Add(wait); !ok(w.Stats()); time.Sleep(time.Millisecond) {
@@ -145,7 +145,7 @@ func (w *world) until(t *testing.T, what string, ok func(replication.Stats) bool
 	}
 }
 
-// evicted waits until only so many states are on the host.
+// evicted waits until exactly left states are on the host.
 func (w *world) evicted(t *testing.T, left int) (names []string) {
 	t.Helper()
 	for end := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
@@ -162,7 +162,7 @@ func (w *world) evicted(t *testing.T, left int) (names []string) {
 	}
 }
 
-// save saves a new Boot that holds a file, for a group.
+// save saves a new Boot with a file, for a group.
 func (w *world) save(t *testing.T, content, group string) (name string) {
 	t.Helper()
 	id := sandbox.NewBootID()
@@ -183,7 +183,7 @@ func (w *world) save(t *testing.T, content, group string) (name string) {
 	return name
 }
 
-// file starts a Boot from a state, as a node does, and returns what its file holds.
+// file starts a Boot from a state, like a node, and returns the content of its file.
 func (w *world) file(t *testing.T, name string) (string, error) {
 	t.Helper()
 	id := sandbox.NewBootID()
@@ -209,7 +209,7 @@ func (w *world) file(t *testing.T, name string) (string, error) {
 	return w.inner.Guest(id).ReadFile("value"), nil
 }
 
-// kept returns the blobs that are there, as paths below the folder.
+// kept returns the blobs that exist, as paths below the folder.
 func (w *world) kept(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
@@ -224,7 +224,7 @@ func (w *world) kept(t *testing.T) (names []string) {
 	return names
 }
 
-// packs of kept are those that are no keys and no lists.
+// packs selects the blobs that are neither keys nor lists.
 func packs(names []string) (packs []string) {
 	for _, name := range names {
 		if strings.Contains(name, "/p/") {
@@ -234,7 +234,7 @@ func packs(names []string) (packs []string) {
 	return packs
 }
 
-// Around the fake engine it passes the suite of engines.
+// The engine passes the suite of engines around the fake engine.
 func TestEngine(t *testing.T) {
 	suite(t, 0, func(e sandbox.Engine) *fake.Engine { return e.(*world).inner }, func(t *testing.T) sandbox.Engine { return open(t, 0) })
 }
@@ -245,7 +245,7 @@ func TestEngineThatKeepsNothing(t *testing.T) {
 	suite(t, 1, inner, func(t *testing.T) sandbox.Engine { return &evicting{open(t, 1), t} })
 }
 
-// evicting is a world in which a state is only in Blobs as soon as it was saved.
+// evicting is a world in which each state is evicted right after its save.
 type evicting struct {
 	*world
 	t *testing.T
@@ -366,7 +366,7 @@ func TestCopyEvictAndBringBack(t *testing.T) {
 	}
 }
 
-// Files of a state that were removed by hand are fetched again.
+// Manually deleted files of a state are fetched again.
 func TestLostFilesComeBack(t *testing.T) {
 	w := open(t, 0)
 	name := w.save(t, "x", "t")
@@ -424,8 +424,8 @@ func TestDamagedFilesComeBack(t *testing.T) {
 	}
 }
 
-// Damage is named when there is no copy, or none to be had, and what is on the host
-// stays until it is sure that the copy is better.
+// A start from a damaged state without a usable copy fails with an error that says so. The
+// local state is kept.
 func TestDamageThatStays(t *testing.T) {
 	w := open(t, 0)
 	name := w.copied(t, "x")
@@ -456,7 +456,7 @@ func TestDamageThatStays(t *testing.T) {
 	}
 }
 
-// Of many who want a state, one fetches it.
+// Concurrent users of a state fetch it once.
 func TestFetchedOnce(t *testing.T) {
 	w := open(t, 1)
 	name := w.save(t, "x", "t")
@@ -479,22 +479,22 @@ func TestFetchedOnce(t *testing.T) {
 }
 
 func TestLeastUsedGoesFirst(t *testing.T) {
-	const each = 1 << 20 // what the fake engine says that a state takes
+	const each = 1 << 20 // the size of a state in the fake engine
 	w := open(t, 2*each)
 	one, two := w.save(t, "1", "t"), w.save(t, "2", "t")
 	w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 2 && s.Here == 2 })
 	if _, err := w.file(t, one); err != nil {
 		t.Fatal(err)
 	}
-	w.restart(t) // which remembers when each was used
+	w.restart(t) // the time of the last use survives it
 	w.save(t, "3", "t")
 	if names := w.evicted(t, 2); slices.Contains(names, two) {
 		t.Errorf("%v stay, want %s gone", names, two)
 	}
 }
 
-// Content that two states of a group share is stored once, and stays as long as one of
-// them. Groups share nothing.
+// Content shared by two states of a group is stored once, and is kept until the last of
+// them is deleted. Groups share nothing.
 func TestSharedWithinAGroup(t *testing.T) {
 	w := open(t, 1)
 	text := strings.Repeat("the same. ", 20_000)
@@ -518,8 +518,8 @@ func TestSharedWithinAGroup(t *testing.T) {
 	}
 }
 
-// Two hosts that share Blobs and keys know nothing of each other's states. Each deletes
-// its own packs, and all of them, whoever copied first.
+// Two hosts can share Blobs and keys without knowing each other's states. Each deletes
+// only its own packs, and all of them, in either order.
 func TestSharedBlobs(t *testing.T) {
 	for _, order := range [][2]int{{0, 1}, {1, 0}} {
 		var worlds [2]*world
@@ -552,7 +552,7 @@ func TestSharedBlobs(t *testing.T) {
 	}
 }
 
-// much is text of so many bytes that nothing makes much smaller.
+// much returns n bytes of text that hardly compresses.
 func much(n int, seed byte) string {
 	raw := make([]byte, n/2)
 	r := rand.NewChaCha8([32]byte{seed})
@@ -560,7 +560,7 @@ func much(n int, seed byte) string {
 	return hex.EncodeToString(raw)
 }
 
-// Of a state that hardly differs from another little is copied.
+// A state that differs little from another uploads little.
 func TestLargeStates(t *testing.T) {
 	w := open(t, 1)
 	text := much(5<<20, 1)
@@ -580,7 +580,7 @@ func TestLargeStates(t *testing.T) {
 	}
 }
 
-// Blobs of an interrupted copy are deleted with the state, or used by the next copy.
+// Blobs of an interrupted copy are reused by the next copy, or deleted with the state.
 func TestCutCopies(t *testing.T) {
 	for _, puts := range []int{2, 3, 4} { // the key, two packs, the list
 		w := open(t, 0)
@@ -655,7 +655,7 @@ func TestDamagedBlobs(t *testing.T) {
 	}
 }
 
-// The blobs of one tenant under the names of another's do not open.
+// The blobs of one tenant cannot be opened under the names of another's.
 func TestBlobsOfAnotherTenant(t *testing.T) {
 	w := open(t, 1)
 	mine := w.save(t, "mine", "me")
@@ -668,7 +668,7 @@ func TestBlobsOfAnotherTenant(t *testing.T) {
 		if prefix(blob) == prefix(own[0]) || !strings.HasSuffix(blob, theirs) {
 			continue
 		}
-		// Their list in place of mine.
+		// Replace my list by theirs.
 		raw, err := os.ReadFile(filepath.Join(w.dir, blob))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(w.dir, prefix(own[0]), "s", mine), raw, 0o600)
@@ -685,7 +685,8 @@ func TestBlobsOfAnotherTenant(t *testing.T) {
 	}
 }
 
-// While Blobs are away all goes on here, and is done later.
+// While Blobs are unavailable, saves, starts from local states and deletes succeed. Copies
+// and deletes of blobs are retried later.
 func TestBlobsAway(t *testing.T) {
 	w := open(t, 0)
 	w.blobs.set(true)
@@ -718,7 +719,7 @@ func TestBlobsAway(t *testing.T) {
 	}
 }
 
-// savedBefore saves states of a group while nothing is copied.
+// savedBefore saves states without copying them.
 func (w *world) savedBefore(t *testing.T, contents ...string) (names []string) {
 	t.Helper()
 	for i, content := range contents {
@@ -738,8 +739,8 @@ func (w *world) savedBefore(t *testing.T, contents ...string) (names []string) {
 	return names
 }
 
-// owner says that states are the tenant's, each as old as it is far from the last,
-// and that other states have no owner.
+// owner returns the tenant as the owner of the named states, an hour apart, the first
+// being the oldest. Other states have no owner.
 func owner(names []string) func(context.Context, string) (replication.Owned, error) {
 	const each = 1 << 20
 	return func(_ context.Context, name string) (replication.Owned, error) {
@@ -751,8 +752,7 @@ func owner(names []string) func(context.Context, string) (replication.Owned, err
 	}
 }
 
-// States that were saved before copying was enabled are copied too, and are then as all
-// others.
+// States saved before copying was enabled are copied and evicted like others.
 func TestBacklog(t *testing.T) {
 	w := open(t, 0)
 	w.stop()
@@ -777,8 +777,8 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// The backlog is copied oldest first, at its rate, behind what is saved now, and
-// where it was left; meanwhile it pushes nothing out.
+// The backlog is copied oldest first, at its rate, and after new states, and continues
+// after a restart. It evicts nothing meanwhile.
 func TestBacklogWaits(t *testing.T) {
 	w := open(t, 0)
 	w.stop()
@@ -801,7 +801,7 @@ func TestBacklogWaits(t *testing.T) {
 	}
 }
 
-// The owner of a state may be looked up later.
+// A failed lookup of a state's owner is retried later.
 func TestBacklogWithoutOwners(t *testing.T) {
 	w := open(t, 0)
 	w.stop()
@@ -815,12 +815,12 @@ func TestBacklogWithoutOwners(t *testing.T) {
 		return known(ctx, name)
 	}
 	w.restart(t)
-	w.save(t, "x", "t") // which has it look for work
+	w.save(t, "x", "t") // triggers the next look for work
 	w.until(t, "both are copied", func(s replication.Stats) bool { return s.Copied == 2 && s.Backlog == 0 })
 }
 
-// A new key seals what comes, the old one opens what was; when all keys of groups
-// are sealed with the new one, the old one is not needed any more.
+// A new key seals new content while the old key still opens existing content. Once all
+// group keys are sealed with the new key, the old key is not needed any more.
 func TestRotatedKeys(t *testing.T) {
 	w := open(t, 1)
 	text := strings.Repeat("the same. ", 20_000)
@@ -859,7 +859,7 @@ func TestRotatedKeys(t *testing.T) {
 		t.Errorf("with the old key alone: %v", err)
 	}
 	w.cfg.Keys = [][]byte{key(8)}
-	if err := os.RemoveAll(filepath.Join(w.cfg.Dir, "keys")); err != nil { // what is in Blobs must do
+	if err := os.RemoveAll(filepath.Join(w.cfg.Dir, "keys")); err != nil { // the keys in Blobs must suffice
 		t.Fatal(err)
 	}
 	w.restart(t)
@@ -906,7 +906,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A key in Blobs that does not open is not taken over, and is no reason not to start.
+// A damaged key in Blobs is not used, and does not prevent a start.
 func TestDamagedKey(t *testing.T) {
 	w := open(t, 0)
 	w.save(t, "x", "t")

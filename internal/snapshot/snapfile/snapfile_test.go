@@ -30,7 +30,7 @@ func snapshot() sandbox.Snapshot {
 	}
 }
 
-// written is the file of a Snapshot with content.
+// written returns the file of a Snapshot with content.
 func written(t testing.TB, s sandbox.Snapshot, content []byte) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -44,7 +44,8 @@ func written(t testing.TB, s sandbox.Snapshot, content []byte) []byte {
 	return file.Bytes()
 }
 
-// read is what a file holds; its error is nil only when it was read to its end.
+// read returns the head and content of a file. Its error is nil only if the file was read
+// to its end.
 func read(from io.Reader) (snapfile.Head, []byte, error) {
 	r, head, err := snapfile.NewReader(from)
 	if err != nil {
@@ -55,8 +56,8 @@ func read(from io.Reader) (snapfile.Head, []byte, error) {
 	return head, content, err
 }
 
-// A file that holds the image too is of a later version, which is told by its head
-// and by its number alike.
+// A file with an image has a later version. A version number that does not match the head
+// is refused.
 func TestWithImage(t *testing.T) {
 	var file bytes.Buffer
 	head := snapfile.HeadOf(snapshot())
@@ -120,7 +121,7 @@ func refused(t *testing.T, what string, file []byte) {
 	}
 }
 
-// Whatever is missing, changed or added, the end of the content is not told.
+// A truncated, changed or extended file is refused.
 func TestNotWhole(t *testing.T) {
 	file := written(t, snapshot(), noise(3000))
 	for n := range file {
@@ -135,7 +136,7 @@ func TestNotWhole(t *testing.T) {
 	refused(t, "twice", slices.Concat(file, file))
 }
 
-// summed is a file of parts with the right sum.
+// summed returns a file of parts with a correct checksum.
 func summed(version uint16, head []byte, parts ...[]byte) []byte {
 	out := binary.BigEndian.AppendUint16([]byte("CSBXSNAP"), version)
 	out = binary.BigEndian.AppendUint32(out, uint32(len(head)))
@@ -149,7 +150,7 @@ func summed(version uint16, head []byte, parts ...[]byte) []byte {
 	return append(out, sum[:]...)
 }
 
-// A sum that is right makes nothing else right.
+// A correct checksum does not make a malformed file valid.
 func TestForged(t *testing.T) {
 	head, err := json.Marshal(snapfile.HeadOf(snapshot()))
 	if err != nil {
@@ -185,7 +186,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// The sender's own failure is told, not what it did to the file.
+// A failure of the source is returned unchanged, not as a truncated file.
 func TestFailureOfTheSource(t *testing.T) {
 	file := written(t, snapshot(), noise(100000))
 	slow := sandbox.Errorf(sandbox.TooLarge, "too slow")
@@ -197,7 +198,7 @@ func TestFailureOfTheSource(t *testing.T) {
 	}
 }
 
-// failing takes n bytes.
+// failing accepts n bytes and then fails.
 type failing struct{ n int }
 
 func (f *failing) Write(p []byte) (int, error) {

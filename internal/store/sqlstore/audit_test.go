@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
-// Roles that are processes of their own append to one chain.
+// Several processes append to one chain.
 func TestAuditOfSeveralProcesses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "db")
 	const each = 50

@@ -67,7 +67,7 @@ func TestSharedBuilds(t *testing.T) {
 	}
 }
 
-// The first process leaves its fingerprint, and all see that one until it is replaced.
+// All processes see the first process's fingerprint until it is replaced.
 func TestFingerprints(t *testing.T) {
 	address := postgrestest.Start(t).Address(t)
 	a, b := openPostgres(t, address), openPostgres(t, address)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// LimitPages bounds the size of the database file, as a full disk would.
+// LimitPages bounds the size of the database file, like a full disk.
 func (s *Store) LimitPages(t *testing.T, n int) {
 	t.Helper()
 	err := s.writer.write(t.Context(), func(*statements) error {
@@ -39,7 +39,7 @@ func (s *Store) HoldWriter(t *testing.T) (release func()) {
 	}
 }
 
-// WaitQueued waits until n writes wait.
+// WaitQueued waits until n writes are queued.
 func (s *Store) WaitQueued(t *testing.T, n int) {
 	t.Helper()
 	for len(s.writer.queue) < n {
@@ -47,8 +47,8 @@ func (s *Store) WaitQueued(t *testing.T, n int) {
 	}
 }
 
-// HoldReads keeps the connections of long queries busy, and with brief those of brief
-// ones too, until the test ends.
+// HoldReads keeps the connections of long queries busy until the test ends, and with brief
+// also those of brief queries.
 func (s *Store) HoldReads(t *testing.T, brief bool) {
 	t.Helper()
 	for s.reads.Stats().InUse < s.reads.Stats().MaxOpenConnections {

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// No query that runs while Sandboxes live reads the whole table: it grows with
-// a week of certificates.
+// No frequent query scans the whole table, which holds a week of termination records.
 func TestQueriesUseIndices(t *testing.T) {
 	s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "x.db"))
 	if err != nil {
@@ -38,8 +37,8 @@ func TestQueriesUseIndices(t *testing.T) {
 	}
 }
 
-// A create reads no row of a refused one to count the Tenant's creates, and deleting
-// the refused ones reads no other row.
+// The query that counts a Tenant's creates skips refused ones by its index. The query that
+// deletes refused ones reads only them.
 func TestRefusedCreatesHaveIndices(t *testing.T) {
 	s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "x.db"))
 	if err != nil {

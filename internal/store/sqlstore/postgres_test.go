@@ -42,8 +42,8 @@ func TestPairInPostgres(t *testing.T) {
 	}
 }
 
-// repeats is how often the races of two Stores run: a few times, or as often as the
-// environment says.
+// repeats returns how often the race tests of two Stores run: a few times, or as often as
+// the environment says.
 func repeats(t *testing.T) int {
 	t.Helper()
 	const name = "CLOUD_SANDBOX_STORE_RACES"
@@ -58,7 +58,7 @@ func repeats(t *testing.T) int {
 	return n
 }
 
-// Processes that start together migrate an empty database once.
+// Processes that start concurrently migrate an empty database once.
 func TestPostgresIsMigratedOnce(t *testing.T) {
 	t.Parallel()
 	address := postgrestest.Start(t).Address(t)
@@ -78,7 +78,8 @@ func TestPostgresIsMigratedOnce(t *testing.T) {
 	all.Wait()
 }
 
-// While the server is away every call says so; when it is back the same Store goes on.
+// While the server is down, every call fails with Unavailable. Once it is back, the same
+// Store works again.
 func TestPostgresAway(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)
@@ -104,7 +105,7 @@ func TestPostgresAway(t *testing.T) {
 	}
 }
 
-// A process that vanishes in the middle of a write does not stop the others.
+// A process that hangs in the middle of a write does not block the others.
 func TestPostgresWriterVanishes(t *testing.T) {
 	t.Parallel()
 	address := postgrestest.Start(t).Address(t)
@@ -121,7 +122,7 @@ func TestPostgresWriterVanishes(t *testing.T) {
 	}
 }
 
-// A server that keeps silent is not waited for without end.
+// A call to a silent server times out.
 func TestPostgresSilent(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 )
 
-// frame is what a page takes in the log, in bytes.
+// frame is the size of a page in the log, in bytes.
 const frame = 4096 + 24
 
 func openLog(t *testing.T) (s *sqlstore.Store, logSize func() int64) {
@@ -41,9 +41,8 @@ func startingSandbox(id string) sandbox.Sandbox {
 	return sb
 }
 
-// A move of a Sandbox is written by a request that waits for it, and every page is
-// a write to the disk: its row, the two indices that its State or deadline is in, and what is
-// charged for it.
+// A request waits for the write of a state transition, so the transition must change few
+// pages: the row, the two indices of its State and deadline, and its usage.
 func TestMoveWritesFewPages(t *testing.T) {
 	s, logSize := openLog(t)
 	sb, err := s.InsertSandbox(t.Context(), startingSandbox(sandbox.NewSandboxID()))
@@ -61,7 +60,7 @@ func TestMoveWritesFewPages(t *testing.T) {
 	}
 }
 
-// The log is copied while nobody waits, and then begun anew.
+// The log is copied to the database in the background, and then restarts.
 func TestLogIsBegunAnew(t *testing.T) {
 	s, logSize := openLog(t)
 	write := func() {

@@ -92,8 +92,7 @@ func TestClosedStoreTakesNoWrites(t *testing.T) {
 	}
 }
 
-// A store that is closed is one file, that can be copied: nothing of it is left in
-// SQLite's log.
+// A closed store is one file that can be copied. SQLite's log is empty.
 func TestClosedStoreIsOneFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.db")
@@ -148,7 +147,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Tenants that had anything before there were records of them get one.
+// The migration creates records for Tenants that already have data.
 func TestTenantsOfBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	st := open(t, path)
@@ -214,8 +213,7 @@ func newerSchema(t *testing.T, path string) {
 	}
 }
 
-// A disk that is full fails the write with its own Code, and the next one works
-// once there is room.
+// A write to a full disk fails with Exhausted. A later write succeeds once there is room.
 func TestFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	st := open(t, path)
@@ -237,7 +235,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A write that fails leaves the others of its transaction alone.
+// A failed write does not affect the others of its transaction.
 func TestBatchKeepsTheGood(t *testing.T) {
 	st := open(t, filepath.Join(t.TempDir(), "x.db"))
 	taken, err := st.InsertSandbox(t.Context(), record())
@@ -269,7 +267,7 @@ func TestBatchKeepsTheGood(t *testing.T) {
 	}
 }
 
-// A caller that leaves before its write is taken has written nothing.
+// A caller that leaves while its write is queued has written nothing.
 func TestGivenUpWriteNeverHappens(t *testing.T) {
 	st := open(t, filepath.Join(t.TempDir(), "x.db"))
 	release := st.HoldWriter(t)
@@ -294,8 +292,8 @@ func TestGivenUpWriteNeverHappens(t *testing.T) {
 	}
 }
 
-// What a request asks by a key waits for no long query, and for a connection no longer
-// than its client.
+// Reads by key do not wait for long queries, and wait for a connection no longer than
+// their client does.
 func TestBriefReads(t *testing.T) {
 	for name, read := range map[string]func(ctx context.Context, st *sqlstore.Store, sb sandbox.Sandbox) error{
 		"by ID": func(ctx context.Context, st *sqlstore.Store, sb sandbox.Sandbox) error {

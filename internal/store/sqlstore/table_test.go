@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// What a record keeps and what its table has is the same: a column that one of them has
-// alone would lose a value, or be NULL.
+// A record type and its table have the same columns. A difference would lose a value, or
+// leave a column NULL.
 func TestTablesHaveTheColumnsOfTheirRecords(t *testing.T) {
 	s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "x.db"))
 	if err != nil {
@@ -45,7 +45,7 @@ func TestTablesHaveTheColumnsOfTheirRecords(t *testing.T) {
 	}
 }
 
-// A command binds each column where the text names it, as often as it does.
+// A command binds each column wherever the text names it, also more than once.
 func TestCommandBindsByName(t *testing.T) {
 	c := nodeTable.command("UPDATE nodes SET address = $address WHERE name = $name AND address <> $address")
 	args, err := c.args(&nodeRow{NodeRecord: sandbox.NodeRecord{Name: "n", Address: "a"}})

@@ -111,7 +111,7 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	end(t, st, second, epoch)
 	snap := snapshot("t", "i1")
 	snap.Volumes = mounts
-	insertSnapshot(t, st, snap) // it is no use of its volumes
+	insertSnapshot(t, st, snap) // a Snapshot does not count as a use of its Volumes
 	if got, err := st.SnapshotByID(t.Context(), snap.ID); err != nil || !slices.Equal(got.Volumes, mounts) {
 		t.Errorf("the snapshot has %+v, %v", got.Volumes, err)
 	}
@@ -121,7 +121,8 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	codetest.Want(t, "a sandbox with a volume that is being deleted", err, sandbox.Conflict)
 }
 
-// Of Sandboxes that start to use a Volume during its deletion, all or none succeed.
+// Of a Volume's deletion and a concurrent insert of a Sandbox that mounts it, exactly one
+// succeeds.
 func volumeRace(t *testing.T, st sandbox.Store) {
 	for range 20 {
 		v := insertVolume(t, st, sampleVolume("t", "a"))

@@ -20,8 +20,7 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-// However many ask first, an installation has one key, which only its owner may
-// read, and which stays.
+// Concurrent first uses of an installation create one key, which only its owner may read.
 func TestOwnKey(t *testing.T) {
 	dir := t.TempDir()
 	keys := make([]installation.Key, 8)

@@ -29,7 +29,8 @@ func TestCA(t *testing.T) {
 	if again, err := a.Leaf("api.example.com"); err != nil || again != leaf {
 		t.Errorf("a second leaf = %v, %v", again, err)
 	}
-	// Made anew it is the same to those who trust the first.
+	// A CA made again from the same seed has the same key, so clients that trust the first
+	// one trust it too.
 	second, sameKey, err := sandboxca.New(seed, "i4k2m9x0qa7c1z8w3e5r6")
 	if err != nil || sameKey != key {
 		t.Errorf("made anew: the key differs, %v", err)
@@ -80,7 +81,7 @@ func TestParseShowsNoKey(t *testing.T) {
 	}
 }
 
-// Whoever names hosts without end has none kept for each of them.
+// The cache of leaf certificates is bounded.
 func TestLeavesAreBounded(t *testing.T) {
 	certificate, key, err := sandboxca.New(bytes.Repeat([]byte{7}, 32), "i4k2m9x0qa7c1z8w3e5r6")
 	if err != nil {

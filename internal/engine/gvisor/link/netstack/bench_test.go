@@ -23,8 +23,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/netstack/netstacktest"
 )
 
-// endpoints are two ways to hold the host's end of a link, with the same stack
-// behind: ours, and the one that comes with gVisor.
+// endpoints are two implementations of the host's end of a link under the same stack: ours
+// and gVisor's.
 var endpoints = []struct {
 	name string
 	open func(*os.File) (*stack.Stack, error)
@@ -51,8 +51,8 @@ var endpoints = []struct {
 
 const chunk = 1 << 20
 
-// BenchmarkLinkThroughput moves bytes over one TCP connection between two
-// stacks, the guest's with gVisor's endpoint as in a sentry.
+// BenchmarkLinkThroughput moves bytes over one TCP connection between two stacks. The
+// guest's stack uses gVisor's endpoint, as in a sentry.
 func BenchmarkLinkThroughput(b *testing.B) {
 	for _, e := range endpoints {
 		b.Run(e.name+"/to-guest", func(b *testing.B) {
@@ -80,8 +80,7 @@ func benchPair(b *testing.B, open func(*os.File) (*stack.Stack, error)) (host, g
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		// gVisor's endpoint reads the end of the other side for ever: it is
-		// stopped before that comes.
+		// gVisor's endpoint loops once the other end is closed, so it is stopped first.
 		guest.Destroy()
 		host.Destroy()
 		guestEnd.Close()
@@ -122,8 +121,7 @@ func benchStream(b *testing.B, host, guest *stack.Stack, fromGuest bool) {
 	}
 }
 
-// benchCopy writes b.N chunks to from and reads them at to, both of which it
-// closes.
+// benchCopy writes b.N chunks to from, reads them at to, and closes both.
 func benchCopy(b *testing.B, from, to net.Conn) {
 	data := pattern(chunk)
 	b.SetBytes(chunk)
@@ -147,7 +145,7 @@ func benchCopy(b *testing.B, from, to net.Conn) {
 	to.Close()
 }
 
-// BenchmarkProxiedThroughput goes all the way: guest's stack, link, our stack,
+// BenchmarkProxiedThroughput covers the whole path: the guest's stack, link, our stack,
 // splice, and a socket of the host.
 func BenchmarkProxiedThroughput(b *testing.B) {
 	run := func(name string, connect func(*testing.B, *Link, *guest) (guestSide, hostSide net.Conn)) {
@@ -194,10 +192,9 @@ func BenchmarkProxiedThroughput(b *testing.B) {
 	})
 }
 
-// BenchmarkIdleLinks opens 1,000 links, each of which has carried a datagram,
-// and reports what one costs. The other ends are bare sockets. Each way runs in
-// a process of its own, so that one does not inherit the other's memory and
-// threads.
+// BenchmarkIdleLinks reports the cost of a link, over 1,000 links that have carried one
+// datagram each. The guests' ends are bare sockets. Each variant runs in its own process,
+// so that none inherits memory and threads.
 func BenchmarkIdleLinks(b *testing.B) {
 	const name = "LINK_BENCH_ENDPOINT"
 	if way := os.Getenv(name); way != "" {
@@ -278,8 +275,7 @@ func idleLinks(b *testing.B, way string) string {
 	return result
 }
 
-// openIdle opens the host's end: only a stack on either endpoint, or a whole
-// Link.
+// openIdle opens the host's end: a stack on either endpoint, or a whole Link.
 func openIdle(way string, host *os.File) (func(), error) {
 	if way == "whole" {
 		l, err := Open(host, sandbox.NetworkPublic, Config{Refuse: allowAll})
@@ -300,7 +296,7 @@ func openIdle(way string, host *os.File) (func(), error) {
 	return nil, fmt.Errorf("no endpoint %q", way)
 }
 
-// memory is the resident memory of this process, in KiB.
+// memory returns the resident memory of this process, in KiB.
 func memory(b *testing.B) int { return status(b, "VmRSS:") }
 
 func status(b *testing.B, key string) int {

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 )
 
-// neighbour is a good link beside a hostile one, and measures what it suffers.
+// neighbour opens a good link beside a hostile one. worst returns its worst latency.
 func neighbour(t *testing.T, shared *Shared) (worst func(rounds int) time.Duration) {
 	t.Helper()
 	l, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll, Shared: shared})
@@ -53,12 +53,12 @@ func neighbour(t *testing.T, shared *Shared) (worst func(rounds int) time.Durati
 	}
 }
 
-// patience is what a dial and a round trip may take beside a hostile link, on a
-// busy machine and with the race detector.
+// patience is the limit of a dial and a round trip beside a hostile link, on a busy
+// machine and with the race detector.
 const patience = 2 * time.Second
 
-// lives fails the test if a neighbour waits too long, unless that was the machine:
-// what a hostile link does to it is the same at each try.
+// lives fails the test if a neighbour waits too long in each of three tries. A slow
+// machine can fail one try; a hostile link would fail all.
 func lives(t *testing.T, worst func(rounds int) time.Duration, rounds int) {
 	t.Helper()
 	var d time.Duration
@@ -86,7 +86,7 @@ func bare(t testing.TB, shared *Shared) (*Link, *os.File) {
 	return l, end
 }
 
-// send writes a frame; a full socket loses it.
+// send writes a frame. If the socket is full, the frame is lost.
 func send(end *os.File, frame []byte) error {
 	raw, err := end.SyscallConn()
 	if err != nil {
@@ -120,7 +120,7 @@ func TestFloodsDoNotHurtNeighbours(t *testing.T) {
 		"payloads": func() []byte { return append(ping(guestAddr, gatewayAddr), garbage()...) },
 		"syn":      func() []byte { return segment(rng, header.TCPFlagSyn) },
 		"ack":      func() []byte { return segment(rng, header.TCPFlagAck) },
-		"pings":    func() []byte { return ping(guestAddr, gatewayAddr) }, // whose answers nobody reads
+		"pings":    func() []byte { return ping(guestAddr, gatewayAddr) }, // the answers are not read
 	} {
 		t.Run(name, func(t *testing.T) {
 			shared := new(Shared)
@@ -161,8 +161,8 @@ func TestFloodsDoNotHurtNeighbours(t *testing.T) {
 	}
 }
 
-// segment is a TCP segment of the guest from a random port to a port of the
-// loopback interface that nobody listens on, mostly.
+// segment returns a TCP segment of the guest from a random port to a random port of the
+// loopback interface, mostly one without a listener.
 func segment(rng *rand.Rand, flags header.TCPFlags) []byte {
 	frame := make([]byte, header.EthernetMinimumSize+header.IPv4MinimumSize+header.TCPMinimumSize)
 	header.Ethernet(frame).Encode(&header.EthernetFields{
@@ -233,7 +233,7 @@ func TestSlowReadersHoldOnlyTheirOwn(t *testing.T) {
 			}
 		}
 	})
-	sink := server(t, func(c *net.TCPConn) { // takes nothing
+	sink := server(t, func(c *net.TCPConn) { // reads one byte and then stalls
 		buf := make([]byte, 1)
 		_ = c.SetReadBuffer(4096)
 		_, _ = c.Read(buf)

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// guest is a stack at the guest's end of a link, as a sentry has it.
+// guest is the stack at the guest's end of a link, as in a sentry.
 type guest struct{ *stack.Stack }
 
 func newGuest(t testing.TB, end *os.File) *guest { return &guest{netstacktest.Guest(t, end)} }
@@ -53,8 +53,8 @@ func (g *guest) listen(t testing.TB, port uint16) *gonet.TCPListener {
 // allowAll lets tests dial the loopback interface.
 func allowAll(netip.Addr) bool { return false }
 
-// atOnce fails the test unless it takes less than a second. On a busy machine one
-// try may take longer, and not all of them.
+// atOnce fails the test unless one of five tries takes less than a second, because a busy
+// machine can delay some.
 func atOnce(t testing.TB, what string, try func()) {
 	t.Helper()
 	var took time.Duration
@@ -68,7 +68,7 @@ func atOnce(t testing.TB, what string, try func()) {
 	t.Errorf("%s took %v", what, took)
 }
 
-// pair is a link with a stack on both ends.
+// pair opens a link with a stack on both ends.
 func pair(t testing.TB, policy sandbox.NetworkPolicy, cfg Config) (*Link, *guest) {
 	t.Helper()
 	host, guestEnd, err := link.Pair()
@@ -83,7 +83,7 @@ func pair(t testing.TB, policy sandbox.NetworkPolicy, cfg Config) (*Link, *guest
 	return l, newGuest(t, guestEnd)
 }
 
-// server listens on the loopback interface and has handle serve connections.
+// server listens on the loopback interface and serves connections with handle.
 func server(t testing.TB, handle func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -115,7 +115,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// streamPair is what the shard makes for a dial.
+// streamPair makes a stream, like the shard for a dial.
 func streamPair(t testing.TB) (ours, theirs *net.UnixConn) {
 	t.Helper()
 	a, b, err := link.Stream()
@@ -324,7 +324,7 @@ func TestEventsComeBackToTheGuest(t *testing.T) {
 	}
 }
 
-// A guest that leaves such a connection open holds nothing up.
+// A guest's open events connection does not delay closing the link.
 func TestEventsEndWithTheLink(t *testing.T) {
 	l, g := pair(t, sandbox.NetworkNone, Config{})
 	g.listen(t, sandbox.EventsPort)
@@ -371,7 +371,7 @@ func TestSetPolicyCutsOpenConnections(t *testing.T) {
 	if err := <-hostSide; err == nil {
 		t.Error("the host's side ended as if nothing had happened, want a reset")
 	}
-	roundTrip(t, inbound) // what the host dialled stays
+	roundTrip(t, inbound) // connections that the host dialled stay open
 	if c, err := g.dial(testContext(t), addr); err == nil {
 		c.Close()
 		t.Error("a new connection is accepted")
@@ -399,7 +399,7 @@ func roundTrip(t testing.TB, c net.Conn) {
 	_ = c.SetDeadline(time.Time{})
 }
 
-// boundOnly is an address that is taken, and that nobody listens on.
+// boundOnly returns an address that is bound but has no listener.
 func boundOnly(t testing.TB) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

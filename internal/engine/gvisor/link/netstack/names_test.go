@@ -20,8 +20,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 )
 
-// names is a name server of the host: it answers each question with itself, and
-// the answer flag.
+// names is a name server of the host. It answers each question with the question itself
+// and the answer flag.
 type names struct {
 	addr  netip.AddrPort
 	asked atomic.Int64
@@ -68,8 +68,8 @@ func newNames(t testing.TB) *names {
 	return n
 }
 
-// bothProtocols listens on one port with UDP and TCP. Somebody else may have the
-// TCP port of a UDP port that is free.
+// bothProtocols listens on one port with UDP and TCP. The TCP port of a free UDP port may
+// be taken.
 func bothProtocols(t testing.TB) (*net.UDPConn, *net.TCPListener) {
 	t.Helper()
 	for range 100 {
@@ -133,7 +133,7 @@ func (g *guest) dialUDP(t testing.TB, to netip.AddrPort) *gonet.UDPConn {
 	return c
 }
 
-// answerTime is how long an answer is waited for that must come.
+// answerTime is the timeout of an answer that must come.
 const answerTime = time.Minute
 
 // askUDP asks over UDP; a nil answer is silence.
@@ -204,7 +204,7 @@ func TestNameServerFailures(t *testing.T) {
 		t.Errorf("without a name server: %d, want %d", got, rcodeServerFailure)
 	}
 
-	// The file changes, and names one that is not there before one that is.
+	// The file changes. It lists a missing name server before a working one.
 	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -264,14 +264,14 @@ func TestNameQuestionsAreLimited(t *testing.T) {
 			t.Fatalf("the server was asked %d times, and the log does not tell of more: %+v", server.asked.Load(), l.Log())
 		}
 	}
-	got := server.asked.Load() // before the time: what comes later is no part of it
+	got := server.asked.Load() // read before the time, so that later questions do not count
 	if most := queriesBurst + int64(time.Since(began).Seconds()*queriesPerSecond) + 1; got > most {
 		t.Errorf("the server was asked %d times, want at most %d", got, most)
 	}
 }
 
-// What questions and answers carry is bounded in bytes, whatever is in them, and
-// what was held back stands in the log and in the counts.
+// Name questions and answers are limited in bytes, whatever their content. Limited ones
+// are logged and counted.
 func TestTunnelsThroughNamesAreSlow(t *testing.T) {
 	server := newNames(t)
 	shared := new(Shared)
@@ -326,7 +326,7 @@ func TestTunnelsThroughNamesAreSlow(t *testing.T) {
 	}
 }
 
-// logged reports whether the log of a link has a refusal for that reason.
+// logged reports whether the log of a link has a refusal with a reason.
 func logged(l *Link, reason string) bool {
 	for _, d := range l.Log().Decisions {
 		if d.Reason == reason && !d.Allowed && d.Name == "" {

@@ -68,7 +68,7 @@ func zoneAnswer(query []byte, records map[string]string) []byte {
 	return out
 }
 
-// lookup asks as a guest for a record and returns the code and the addresses.
+// lookup asks for a record as a guest, and returns the code and the addresses.
 func (g *guest) lookup(t testing.TB, name string, kind dnsmessage.Type) (rcode int, addrs []netip.Addr) {
 	t.Helper()
 	q := dnsQuestion{id: 77, name: name, kind: kind, class: dnsmessage.ClassINET}
@@ -96,8 +96,8 @@ func (g *guest) lookup(t testing.TB, name string, kind dnsmessage.Type) (rcode i
 	return 0, addrs
 }
 
-// site is a server of TLS and plain HTTP at addresses of the stand-in for the
-// Internet, which is the loopback interface.
+// site is a TLS and plain HTTP server on the loopback interface, which stands in for the
+// Internet.
 type site struct{ tls, web, greeter uint16 }
 
 func newSite(t testing.TB) site {
@@ -458,8 +458,7 @@ func TestAnswersAreHeldForATime(t *testing.T) {
 	}
 }
 
-// Whatever a name server answers, reading it ends, and holds names of the
-// question only.
+// Reading an arbitrary answer of a name server ends without a panic.
 func FuzzAnswers(f *testing.F) {
 	q := dnsQuestion{id: 1, name: "www.good.example", kind: dnsmessage.TypeA, class: dnsmessage.ClassINET}
 	f.Add(zoneAnswer(q.rebuilt(), records))

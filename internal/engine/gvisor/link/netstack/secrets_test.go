@@ -26,8 +26,8 @@ import (
 
 const testSecret = "the-secret-value"
 
-// vault is a server of HTTPS that is certified for some names, and remembers
-// what it was sent.
+// vault is an HTTPS server with a certificate for some names. It records the requests that
+// it gets.
 type vault struct {
 	port  uint16
 	roots string // in PEM
@@ -36,7 +36,7 @@ type vault struct {
 	seen []sent
 }
 
-// sent is one request that arrived.
+// sent is a received request.
 type sent struct{ host, shown, secret, target string }
 
 func newVault(t *testing.T, names ...string) *vault {
@@ -78,7 +78,7 @@ func (v *vault) serve(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s %v %s %s", r.Method, r.RequestURI, r.Header.Get("X-Key") == testSecret, r.Header.Get("Upgrade"), body)
 }
 
-// told returns what arrived with the secret, and how much without.
+// told returns the requests with the secret, and the number of those without.
 func (v *vault) told() (with []sent, without int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,8 +92,8 @@ func (v *vault) told() (with []sent, without int) {
 	return with, without
 }
 
-// binding has requests to good.example at a port get the secret; inside is whom
-// its guest trusts then.
+// binding returns a binding that sets the secret on requests to good.example at a port.
+// inside is the pool that its guest trusts.
 func binding(t *testing.T, port uint16) (b sandbox.SecretBinding, inside *x509.CertPool) {
 	t.Helper()
 	cert, key, err := sandboxca.New([]byte("a seed of tests"), "i4k2m9x0qa7c1z8w3e5r6")
@@ -108,7 +108,7 @@ func binding(t *testing.T, port uint16) (b sandbox.SecretBinding, inside *x509.C
 	}, inside
 }
 
-// keyed is a link whose guest has a secret for good.example.
+// keyed opens a link whose guest has a secret for good.example.
 func keyed(t *testing.T, v *vault, policy sandbox.NetworkPolicy) (*Link, *guest, *x509.CertPool) {
 	t.Helper()
 	shared := new(Shared)
@@ -121,7 +121,7 @@ func keyed(t *testing.T, v *vault, policy sandbox.NetworkPolicy) (*Link, *guest,
 	return l, g, inside
 }
 
-// secure connects to an address as a program that trusts roots; nil: anybody.
+// secure connects to an address with TLS and trusts only roots; nil: no verification.
 func (g *guest) secure(t *testing.T, to netip.AddrPort, name string, roots *x509.CertPool, protocols ...string) (*tls.Conn, error) {
 	t.Helper()
 	c, err := g.dial(testContext(t), to)
@@ -185,7 +185,7 @@ func TestSecretsAreSetForTheirHost(t *testing.T) {
 		t.Errorf("%d requests had the secret: %v", len(with), with)
 	}
 
-	// Everything else is as it was.
+	// TLS to other hosts passes unchanged.
 	if c, err = g.secure(t, at, "other.example", nil); err != nil || c.ConnectionState().PeerCertificates[0].DNSNames[0] != "good.example" || len(c.ConnectionState().PeerCertificates[0].DNSNames) != 2 {
 		t.Errorf("another host is opened too: %v", err)
 	}
@@ -247,15 +247,16 @@ func TestSecretsOverHTTP2(t *testing.T) {
 	transport.CloseIdleConnections()
 }
 
-// What is said of a host holds for it, or else what is said of all below the longest
-// name: never of the name itself, of another port, or of what only ends alike.
+// An exact host takes precedence over wildcards, and the longest wildcard over shorter
+// ones. A wildcard does not match its base name, another port, or a name that only ends
+// alike.
 func TestSecretsOfWildcards(t *testing.T) {
 	b, _ := binding(t, 443)
 	b.Headers = []sandbox.SecretHeader{
 		{Host: "*.example", Port: 443, Header: "X-Key", Value: "all"},
 		{Host: "*.deep.example", Port: 443, Header: "X-Key", Value: "deep"},
 		{Host: "one.deep.example", Port: 443, Header: "X-Other", Value: "one"},
-		{Host: "lost.deep.example", Port: 443}, // its secret is gone
+		{Host: "lost.deep.example", Port: 443}, // its secret was withdrawn
 		{Host: "*.lost.example", Port: 443},
 		{Host: "*.example", Port: 8443, Header: "X-Key", Value: "port"},
 	}
@@ -282,7 +283,7 @@ func TestSecretsOfWildcards(t *testing.T) {
 	}
 }
 
-// A host below gets the secret only if its certificate is for itself.
+// A host that matches a wildcard gets the secret only with a certificate for its own name.
 func TestSecretsBelowAName(t *testing.T) {
 	v := newVault(t, "good.example")
 	l, g, inside := keyed(t, v, sandbox.NetworkPublic)
@@ -343,7 +344,7 @@ func TestSecretsAreForNobodyElse(t *testing.T) {
 		t.Errorf("something arrived: %v, and %d without the secret", with, without)
 	}
 
-	// A request within another is a body, or is judged by itself.
+	// A request inside a body is not a request, or is checked separately.
 	c, err := g.secure(t, at, "good.example", inside)
 	if err != nil {
 		t.Fatal(err)
@@ -363,8 +364,8 @@ func TestSecretsAreForNobodyElse(t *testing.T) {
 	}
 }
 
-// A name in TLS and an address that do not belong together get nothing: the
-// server must show a certificate for the name.
+// A server gets the secret only with a trusted certificate for the name in TLS, whatever
+// the address.
 func TestSecretsAreForTheRealHost(t *testing.T) {
 	real := newVault(t, "good.example")
 	for name, names := range map[string][]string{
@@ -398,8 +399,7 @@ func TestSecretsAreForTheRealHost(t *testing.T) {
 	}
 }
 
-// The policy decides as without secrets, and what does not belong to an attached
-// host passes as it comes.
+// The policy applies to hosts with secrets as it does without secrets.
 func TestSecretsUnderPolicies(t *testing.T) {
 	v := newVault(t, "good.example")
 	at := netip.AddrPortFrom(atGood, v.port)
@@ -464,8 +464,8 @@ func TestSecretsChangeUnderOpenConnections(t *testing.T) {
 		t.Errorf("after they were taken away: %q", body)
 	}
 
-	// Now TLS passes, and is cut when the host gets secrets again: the program
-	// would never get them on this connection.
+	// Without secrets TLS passes unchanged. The connection is cut when the host gets
+	// secrets again, because its requests would not get them.
 	g.lookup(t, "good.example", dnsmessage.TypeA)
 	passing, err := g.secure(t, at, "good.example", nil)
 	if err != nil {
@@ -483,8 +483,8 @@ func TestSecretsChangeUnderOpenConnections(t *testing.T) {
 	}
 }
 
-// A program that does not trust the sandbox's authority is told by TLS, and the
-// log says why.
+// If a program does not trust the sandbox's CA, the TLS handshake fails and the log says
+// why.
 func TestSecretsNeedTrust(t *testing.T) {
 	v := newVault(t, "good.example")
 	l, g, _ := keyed(t, v, sandbox.NetworkPublic)

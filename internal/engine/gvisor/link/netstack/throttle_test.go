@@ -25,7 +25,7 @@ func TestThrottle(t *testing.T) {
 		if got, want := time.Since(begun), 5*time.Second-burst; got != want {
 			t.Errorf("5000 bytes at 1000 a second took %v, want %v", got, want)
 		}
-		time.Sleep(time.Hour) // what did not pass is not saved up
+		time.Sleep(time.Hour) // unused rate is not saved up
 		begun = time.Now()
 		th.pass(nil, 1000)
 		if got, want := time.Since(begun), time.Second-burst; got != want {
@@ -34,7 +34,7 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
-// Who waits is let go by another rate, and by the end of the connection.
+// A waiting transfer is released by a new rate, and by the end of its connection.
 func TestThrottleLetsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var th throttle
@@ -66,7 +66,7 @@ func TestThrottleTurns(t *testing.T) {
 	}
 }
 
-// What goes through a bounded link is whole, and takes its time either way.
+// A bandwidth limit delays data in both directions and does not change it.
 func TestBandwidth(t *testing.T) {
 	const rate, size = 2 << 20, 1 << 20
 	l, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll})
@@ -105,7 +105,7 @@ func TestBandwidth(t *testing.T) {
 	if took := time.Since(begun); took < time.Duration(least) {
 		t.Errorf("%d bytes came in in %v", size, took)
 	}
-	for deadline := time.Now().Add(time.Minute); ; { // what has arrived is counted just then
+	for deadline := time.Now().Add(time.Minute); ; { // the count may lag behind the arrival
 		u := l.Usage()
 		if u.Sent == size && u.Received == size {
 			break
@@ -117,7 +117,7 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// An endless upload at a trickle ends at once when it is cut.
+// A throttled upload ends at once when the policy cuts it.
 func TestBandwidthOfWhatIsCut(t *testing.T) {
 	l, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll})
 	l.SetBandwidth(1)

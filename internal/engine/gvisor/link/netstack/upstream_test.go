@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// upstreamProxy is an HTTP proxy whose Internet echoes after a greeting, and is a web
-// server on port 80. It refuses port 25.
+// upstreamProxy is an HTTP proxy. Its targets greet and echo, or serve HTTP on port 80. It
+// refuses port 25.
 type upstreamProxy struct {
 	*upstream.Proxy
 	mu    sync.Mutex
@@ -58,7 +58,7 @@ func newUpstream(t testing.TB) *upstreamProxy {
 	return p
 }
 
-// took returns what was asked for since the last call.
+// took returns the requests since the last call.
 func (p *upstreamProxy) took() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *upstreamProxy) took() []string {
 	return asked
 }
 
-// refusals are the reasons in the log for what goes to a port.
+// refusals returns the logged reasons for refused traffic to a port.
 func refusals(l *Link, port uint16) (reasons []string) {
 	for _, d := range l.Log().Decisions {
 		if d.Port == port && !d.Allowed {
@@ -106,8 +106,8 @@ func TestThroughUpstreamProxy(t *testing.T) {
 	for _, tt := range []struct{ to, said, asked string }{
 		{"1.2.3.4:443", "hello guest", "CONNECT 1.2.3.4:443"},
 		{"1.2.3.4:25", "refused", "CONNECT 1.2.3.4:25"},
-		{"10.0.0.1:443", "refused", ""}, // what the policy refuses is not asked for
-		{near.String(), "guest", ""},    // what the operator opened is near
+		{"10.0.0.1:443", "refused", ""}, // refused by the policy, so the proxy is not asked
+		{near.String(), "guest", ""},    // opened by the operator, so dialled directly
 	} {
 		said := talk(netip.MustParseAddrPort(tt.to))
 		if asked := strings.Join(proxy.took(), " "); said != tt.said || asked != tt.asked {
@@ -118,7 +118,7 @@ func TestThroughUpstreamProxy(t *testing.T) {
 		t.Errorf("of the refusal the log tells %q", got)
 	}
 
-	// Datagrams go nowhere but to what is near.
+	// UDP works only to addresses that the operator opened.
 	far := g.dialUDP(t, netip.MustParseAddrPort("1.2.3.4:123"))
 	if _, err := far.Write([]byte("time?")); err != nil {
 		t.Fatal(err)
@@ -142,8 +142,8 @@ func TestThroughUpstreamProxy(t *testing.T) {
 	}
 }
 
-// Where a name leads is decided here, and the proxy gets the address. A further
-// connection for the same flow takes the same way.
+// Names are resolved here, and the proxy gets the address. A second connection of the same
+// flow takes the same path.
 func TestUpstreamProxyHearsNoName(t *testing.T) {
 	proxy := newUpstream(t)
 	shared := new(Shared)

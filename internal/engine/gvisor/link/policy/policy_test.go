@@ -51,7 +51,7 @@ func TestPublic(t *testing.T) {
 		{"255.255.255.255", false},
 		{"::", false},
 		{"::1", false},
-		{"::ffff:1.1.1.1", false}, // mapped: also a public one is not asked for this way
+		{"::ffff:1.1.1.1", false}, // IPv4-mapped, also with a public address
 		{"::ffff:127.0.0.1", false},
 		{"::7f00:1", false}, // IPv4-compatible
 		{"64:ff9b::a9fe:a9fe", false},

@@ -8,8 +8,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// compile makes Rules of "public", "none", or "MODE +RULE -RULE": + allows, -
-// denies.
+// compile parses "public", "none", or "MODE +RULE -RULE" to Rules: + allows, - denies.
 func compile(t testing.TB, text string) *Rules {
 	t.Helper()
 	fields := strings.Fields(text)
@@ -32,7 +31,7 @@ func compile(t testing.TB, text string) *Rules {
 	return r
 }
 
-// target reads "tcp:1.2.3.4:443 name name".
+// target parses "tcp:1.2.3.4:443 name name".
 func target(t testing.TB, text string) Target {
 	t.Helper()
 	fields := strings.Fields(text)
@@ -108,11 +107,12 @@ func TestConnect(t *testing.T) {
 		{"public -*:25", "tcp:1.1.1.1:25", Refused},
 		{"public -*:25", "tcp:1.1.1.1:26", Allowed},
 
-		// Names allow: only what our resolver answered, and it must be shown.
+		// Rules allow names: the address must come from our resolver, and the name must be
+		// shown.
 		{list, "tcp:1.1.1.1:443", Refused}, // an address typed in
 		{list, "tcp:1.1.1.1:443 example.com", Undecided},
 		{list, "tcp:1.1.1.1:443 other.example", Refused},
-		{list, "tcp:1.1.1.1:443 other.example example.com", Undecided}, // shared by many
+		{list, "tcp:1.1.1.1:443 other.example example.com", Undecided}, // several names share the address
 		{list, "tcp:1.1.1.1:443 secret.cdn.example", Refused},
 		{list, "tcp:9.9.9.9:443", Undecided}, // by its address, unless the name is refused
 		{list, "tcp:9.9.9.9:80", Refused},
@@ -122,11 +122,11 @@ func TestConnect(t *testing.T) {
 		{list, "udp:1.1.1.1:443 example.com", Refused}, // QUIC
 		{list, "udp:1.1.1.1:123 example.com", Refused}, // the rule names no port
 		{list, "udp:1.1.1.1:5432 db.example", Allowed},
-		{list, "udp:4.4.4.4:53", Allowed}, // the operator of the rules said so
+		{list, "udp:4.4.4.4:53", Allowed}, // allowed by its address
 		{"none +a.example:443", "udp:1.1.1.1:443 a.example", Refused},
 		{"none +a.example:53", "udp:1.1.1.1:53 a.example", Refused},
 
-		// Names refuse.
+		// Rules deny names.
 		{block, "tcp:1.1.1.1:443", Undecided},
 		{block, "tcp:1.1.1.1:443 bad.example", Refused},
 		{block, "tcp:1.1.1.1:443 bad.example fine.example", Undecided},

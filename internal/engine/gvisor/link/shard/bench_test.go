@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 )
 
-// BenchmarkDial is one DialGuest and one round trip of four bytes, as the node
-// does them: call, handshake through the link, stream handed back.
+// BenchmarkDial measures a DialGuest and a round trip of four bytes, as on a node: the
+// call, the handshake through the link, and the return of the stream.
 func BenchmarkDial(b *testing.B) {
 	c, _ := start(b)
 	host, _ := newLink(b)
@@ -32,7 +32,7 @@ func BenchmarkDial(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip is a round trip of four bytes on an open stream.
+// BenchmarkRoundTrip measures a round trip of four bytes on an open stream.
 func BenchmarkRoundTrip(b *testing.B) {
 	c, _ := start(b)
 	host, _ := newLink(b)

@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
-// FuzzMessages sends arbitrary bytes, with a file beside them, to a shard. A
-// message that cannot be read may end its connection, and no other.
+// FuzzMessages sends arbitrary bytes, with or without a file, to a shard. A malformed
+// message may end its own connection, but no other.
 func FuzzMessages(f *testing.F) {
 	for _, seed := range []string{
 		"", "{", "null", "[]", `{"id":1}`,

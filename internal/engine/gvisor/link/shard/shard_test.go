@@ -35,7 +35,7 @@ func start(t testing.TB) (*link.Client, func()) {
 	return c, end
 }
 
-// startAt is start, and tells where the shard listens.
+// startAt is start, and returns the path of the shard's socket.
 func startAt(t testing.TB) (c *link.Client, path string, end func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "link.sock")
@@ -73,7 +73,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// newLink makes a link whose guest echoes on port 7.
+// newLink makes a link whose guest has an echo server on port 7.
 func newLink(t testing.TB) (host *os.File, guest *stack.Stack) {
 	t.Helper()
 	host, end, err := link.Pair()
@@ -200,7 +200,7 @@ func TestErrorsNameTheirCode(t *testing.T) {
 			t.Errorf("%s = %v, want %s", name, err, tt.want)
 		}
 	}
-	// None of it broke the connection or left anything behind.
+	// No call broke the connection or left anything behind.
 	if links, err := c.List(ctx); err != nil || len(links) != 1 {
 		t.Errorf("List = %+v, %v", links, err)
 	}
@@ -253,7 +253,7 @@ func TestFetchedEndWorksInAnotherShard(t *testing.T) {
 	if err := first.Add(ctx, id, host, sandbox.NetworkNone); err != nil {
 		t.Fatal(err)
 	}
-	host.Close() // the node that had it is gone
+	host.Close() // as if the node had crashed
 	fetched, err := first.Fetch(ctx, id)
 	if err != nil {
 		t.Fatal(err)
@@ -339,8 +339,8 @@ func TestConcurrentCalls(t *testing.T) {
 }
 
 func cycle(ctx context.Context, c *link.Client, id string, host *os.File) error {
-	// The first shard stack's sequence: the guest's stack stays, only ours is
-	// made anew, as when a link is plugged in again.
+	// The guest's stack stays and only ours is recreated, as when a link is attached
+	// again.
 	for range 5 {
 		if err := c.Add(ctx, id, host, sandbox.NetworkNone); err != nil {
 			return fmt.Errorf("add: %w", err)
@@ -363,7 +363,7 @@ func cycle(ctx context.Context, c *link.Client, id string, host *os.File) error 
 	return nil
 }
 
-// A shard that cannot follow a setting does not serve without it.
+// A shard refuses a client whose settings it cannot apply.
 func TestProxyThatIsNone(t *testing.T) {
 	_, path, _ := startAt(t)
 	c, err := link.Dial(testContext(t), path, link.Settings{Proxy: "https://ann:hush@proxy.example"})

@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/policy"
 )
 
-// helloOf is what a client of crypto/tls says first.
+// helloOf returns the ClientHello of crypto/tls.
 func helloOf(t testing.TB, name string) []byte {
 	t.Helper()
 	var said said
@@ -21,7 +21,7 @@ func helloOf(t testing.TB, name string) []byte {
 	return said.Bytes()
 }
 
-// said is a connection on which nothing is answered.
+// said is a connection that records writes and answers nothing.
 type said struct{ bytes.Buffer }
 
 func (*said) Read([]byte) (int, error)         { return 0, io.EOF }
@@ -130,8 +130,7 @@ func TestHostName(t *testing.T) {
 	}
 }
 
-// However a beginning is cut, what is said of the whole does not change, and a
-// part that needs no more says the same.
+// A prefix that is enough for a decision gives the same result as the whole.
 func FuzzFirst(f *testing.F) {
 	f.Add(helloOf(f, "example.com"), 10)
 	f.Add(inRecords(helloOf(f, "example.com"), 50), 70)

@@ -22,7 +22,7 @@ func TestBirths(t *testing.T) {
 		t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
 		return cmd
 	}
-	sleep(name) // before: not one of them
+	sleep(name) // started before newBirths, so not found
 	born := newBirths()
 	if pid := born.named(name); pid != 0 {
 		t.Errorf("before anything is born: %d", pid)
@@ -44,8 +44,8 @@ func TestBirths(t *testing.T) {
 	}
 }
 
-// A process between fork and exec still has the command line of its parent: it is
-// looked at again, until it is what it was born for.
+// A process between fork and exec still has its parent's command line. It is checked again
+// until it has its own.
 func TestBirthsBeforeExec(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/cmdline")
 	if err != nil {
@@ -63,7 +63,7 @@ func TestBirthsBeforeExec(t *testing.T) {
 	}
 }
 
-// After the highest PID come low ones again.
+// PIDs wrap around after the highest one.
 func TestBirthsBeginAnew(t *testing.T) {
 	last := lastPid()
 	if last <= 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
-// The sentry host with real sentries. Building the test's binaries takes most
-// of the time, so the cases share one rig.
+// TestHost runs the sentry host with real sentries. Building the test's binaries takes
+// most of the time, so the cases share one rig.
 func TestHost(t *testing.T) {
 	r := newRig(t)
 	for name, check := range map[string]func(*testing.T, *rig){
@@ -66,14 +66,14 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// in is the same rig for a subtest.
+// in returns the same rig for a subtest.
 func (r *rig) in(t *testing.T) *rig {
 	c := *r
 	c.t = t
 	return &c
 }
 
-// nothingLeft checks that no Boot, group, folder or socket is there.
+// nothingLeft stops all Boots and checks that no Boot, cgroup or folder is left.
 func (r *rig) nothingLeft() {
 	r.t.Helper()
 	for _, b := range r.host.list() {
@@ -95,7 +95,7 @@ func (r *rig) nothingLeft() {
 	}
 }
 
-// withMemory is the default Shape with so much memory instead, in MiB.
+// withMemory returns the default Shape with a memory size in MiB.
 func withMemory(mib int64) sandbox.Shape {
 	s := sandbox.DefaultShape()
 	s.MemoryBytes = mib << 20
@@ -123,8 +123,8 @@ func sentryIsNobody(t *testing.T, r *rig) {
 	}
 }
 
-// A sentry has its own control socket, once, and nobody else's, also of those that
-// start beside it.
+// A sentry inherits its own control socket, once, and none of another sentry, even one
+// that starts concurrently.
 func socketsStayApart(t *testing.T, r *rig) {
 	ids := []string{sandbox.NewBootID(), sandbox.NewBootID()}
 	var wg sync.WaitGroup
@@ -184,8 +184,8 @@ func limitsHold(t *testing.T, r *rig) {
 	}
 }
 
-// freeMemoryFor plays the node: it kills what the guest started whenever memory
-// is full, until the returned function is called.
+// freeMemoryFor acts as the node: it kills the guest's processes whenever memory is full,
+// until stop is called.
 func freeMemoryFor(t *testing.T, r *rig, id string, c *http.Client) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -220,7 +220,7 @@ func memoryRunsOut(t *testing.T, r *rig) {
 	}
 }
 
-// What the Guest does not kill, the host does, and tells the Guest why.
+// If the Guest kills nothing, the host does, and signals the reason to the Guest.
 func hostMakesRoom(t *testing.T, r *rig) {
 	for _, bomb := range []string{"/bomb?mb=2000&wait=1", "/bomb?mb=8&forks=1&wait=1"} {
 		id := sandbox.NewBootID()
@@ -242,7 +242,7 @@ func hostMakesRoom(t *testing.T, r *rig) {
 	}
 }
 
-// A Guest that is itself too big cannot be helped.
+// A Guest that itself uses too much memory ends with CauseOOM.
 func nobodyMakesRoom(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
@@ -259,8 +259,8 @@ func nobodyMakesRoom(t *testing.T, r *rig) {
 	}
 }
 
-// The sentry itself is never refused memory while room is made: the hard limit
-// stays ahead of use, within what one Boot and all of them get, and is back after.
+// The hard limit stays above use while the host frees memory, so that the sentry is never
+// refused memory. The raise is bounded per Boot and in total, and is undone afterwards.
 func limitStaysAhead(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, withMemory(256))
@@ -301,7 +301,7 @@ func limitStaysAhead(t *testing.T, r *rig) {
 	k.settle()
 	r.host.raised.Add(raiseStep - maxRaiseAll)
 
-	// A host that ended while it made room left the limit where it was.
+	// A host that crashed while it freed memory left the limit raised.
 	must(t, b.group.SetMemory(hard+maxRaise))
 	old := *r
 	r.open()
@@ -312,7 +312,7 @@ func limitStaysAhead(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), id))
 }
 
-// A sentry that ends right after memory was used up ended because of that.
+// A sentry that ends right after memory was full counts as ended by it.
 func endsOutOfMemory(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, withMemory(256))
@@ -353,7 +353,7 @@ func killedSentry(t *testing.T, r *rig) {
 	}
 }
 
-// What a sentry says when it fails is kept, also by a host that took it up.
+// The stderr of a crashed sentry is kept, also by a host that has adopted it.
 func crashStderrIsKept(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
@@ -365,7 +365,7 @@ func crashStderrIsKept(t *testing.T, r *rig) {
 	stderr, err := duplicate(b.stderr)
 	must(t, err)
 	defer stderr.Close()
-	// Without more address space the Go runtime fails, and says where.
+	// Without more address space the Go runtime crashes with a stack trace.
 	must(t, unix.Prlimit(b.record.Pid, unix.RLIMIT_AS, &unix.Rlimit{}, nil))
 	go func() { _, _ = c.Get("http://guest/eat?mb=100") }()
 	r.waitGone(id)
@@ -378,7 +378,7 @@ func newHostTakesUp(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
 	old := *r
-	r.open()               // the old one is still there, as a zombie would be; it is not used again
+	r.open()               // the old one still exists, but is not used again
 	defer old.waitGone(id) // it notices the end too, on its own
 	if got := r.host.list(); len(got) != 1 || got[0].ID != id || got[0].Shape != withMemory(256) {
 		t.Fatalf("the new host lists %+v", got)
@@ -392,8 +392,8 @@ func newHostTakesUp(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), id))
 }
 
-// A sentry host that ends while it saves or loads a Boot leaves it without a limit of
-// the processor: the next one sets it again.
+// A sentry host that crashes while it saves or loads a Boot leaves the Boot without a CPU
+// limit. The next host sets the limit again.
 func newHostLimitsAgain(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, withMemory(256))
@@ -411,7 +411,7 @@ func newHostLimitsAgain(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), id))
 }
 
-// cpuQuota is the limit of the processor of a Boot, as the kernel tells it.
+// cpuQuota returns a Boot's CPU limit, as the kernel reports it.
 func (r *rig) cpuQuota(id string) string {
 	r.t.Helper()
 	file := "cpu/" + r.cfg.Parent + "/" + id + "/cpu.cfs_quota_us"
@@ -423,8 +423,8 @@ func (r *rig) cpuQuota(id string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// A sentry host that is killed between creating a sentry and writing its record
-// leaves one that is in all, some or none of its groups.
+// A sentry host that is killed between creating a sentry and writing its record leaves a
+// sentry in all, some or none of its cgroups. The next host removes it.
 func cutOffStart(t *testing.T, r *rig) {
 	for _, outside := range []string{"none", "memory", "pids", "all"} {
 		id := sandbox.NewBootID()
@@ -437,7 +437,7 @@ func cutOffStart(t *testing.T, r *rig) {
 		for _, controller := range []string{"cpu", "memory", "pids"} {
 			top := filepath.Join("/sys/fs/cgroup", controller, "cgroup.procs")
 			if _, err := os.Stat(top); err != nil || outside != "all" && outside != controller {
-				continue // v2 has one group for all: there nothing is outside
+				continue // cgroup v2 has one group for all controllers
 			}
 			for _, pid := range pids {
 				must(t, os.WriteFile(top, []byte(strconv.Itoa(pid)), 0))

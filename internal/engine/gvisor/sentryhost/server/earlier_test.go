@@ -15,7 +15,7 @@ import (
 
 const earlierBuild, earlierEngine = "0123456789abcdef", "v0.0.0-20200101000000-000000000000"
 
-// stateAs is stateOf a manifest that is changed first.
+// stateAs is stateOf with a changed manifest.
 func stateAs(t *testing.T, h *Host, change func(*sentryhost.Manifest)) *sentryhost.Manifest {
 	t.Helper()
 	name := stateOf(t, h, true)
@@ -36,8 +36,7 @@ func stateAs(t *testing.T, h *Host, change func(*sentryhost.Manifest)) *sentryho
 
 func ofEarlier(m *sentryhost.Manifest) { m.Build, m.Engine = earlierBuild, earlierEngine }
 
-// What only another build starts from is told by that build's name, while its
-// programs are here.
+// home names the build that a state needs, if its programs exist here.
 func TestHome(t *testing.T) {
 	h := portHost(t)
 	here := func(part string) string {
@@ -83,8 +82,8 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// A shared state has the same files, packed or not, and nothing of ours changes
-// when that is taken back.
+// A shared state has the same files, packed or not. Revoking it changes nothing of the
+// original.
 func TestShareWithEarlier(t *testing.T) {
 	h := portHost(t)
 	earlier := &Host{cfg: Config{Saved: sentryhost.EarlierSaved(h.cfg.Saved, earlierBuild)}, naming: map[string]chan struct{}{}, opened: map[string]int{}, log: h.log}
@@ -114,7 +113,7 @@ func TestShareWithEarlier(t *testing.T) {
 		}
 		closeAll(files)
 		h.removeDrafts()
-		must(t, os.MkdirAll(filepath.Join(earlier.cfg.Saved, "."+m.Name+"-back", "cut"), 0o700)) // by a crash
+		must(t, os.MkdirAll(filepath.Join(earlier.cfg.Saved, "."+m.Name+"-back", "cut"), 0o700)) // left by a crash
 		for range 2 {
 			must(t, h.revokeFromEarlier(r))
 		}
@@ -147,8 +146,7 @@ func TestShareWithEarlier(t *testing.T) {
 	}
 }
 
-// What an earlier build saved becomes ours, once, and never in the place of
-// something else.
+// A state saved by an earlier build is imported once, and never replaces another state.
 func TestCollect(t *testing.T) {
 	h := portHost(t)
 	earlier := &Host{cfg: h.cfg}

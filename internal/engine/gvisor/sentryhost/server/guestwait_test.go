@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Only a whole answer that says so is an end of the Guest.
+// Only a complete successful answer counts as an exit of the Guest.
 func TestReadWord(t *testing.T) {
 	for _, tt := range []struct{ answer, how string }{
 		{`{"success":true,"err":"","result":9}`, "signal SIGKILL"},

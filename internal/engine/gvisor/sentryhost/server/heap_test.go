@@ -27,7 +27,7 @@ func TestHeapWanted(t *testing.T) {
 	}
 }
 
-// A signal that would end a process is not sent to it.
+// A process without a handler for a signal is not sent that signal.
 func TestCatches(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	must(t, cmd.Start())
@@ -35,13 +35,13 @@ func TestCatches(t *testing.T) {
 	if catches(cmd.Process.Pid, sentryhost.SignalWork) {
 		t.Error("sleep catches real-time signals")
 	}
-	if !catches(os.Getpid(), unix.SIGURG) { // with which Go preempts
+	if !catches(os.Getpid(), unix.SIGURG) { // the Go runtime preempts with it
 		t.Error("a Go program does not catch SIGURG")
 	}
 }
 
-// A Boot with more files and descriptors than its limits have room for is saved both
-// ways, goes on, and starts from what was saved.
+// A Boot with more files and descriptors than its limits have room for can be saved with
+// and without memory, runs on, and can be started from either state.
 func manyAreSaved(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(128))
@@ -81,8 +81,8 @@ func manyAreSaved(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), id))
 }
 
-// What the host's memory has no room to save is refused before it stands still, and
-// runs on.
+// If the host has too little memory for a save, the freeze and the save are refused and
+// the Boot runs on.
 func noMemoryToSave(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
@@ -111,8 +111,8 @@ func noMemoryToSave(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), id))
 }
 
-// Files beyond what the guest's memory would hold get room of their own, and the room
-// goes back when they are removed; the next sentry host knows of it too.
+// A Boot with more files than its memory limit has room for gets a higher limit, until the
+// files are removed. The next sentry host keeps that limit.
 func heapGetsRoom(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(128))
@@ -136,7 +136,7 @@ func heapGetsRoom(t *testing.T, r *rig) {
 		t.Fatalf("remove = %q", got)
 	}
 	for end := time.Now().Add(patience); b.heap.Load() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		get(t, c, "/files?n=100") // its garbage is collected as it allocates
+		get(t, c, "/files?n=100") // the guest's garbage is collected as it allocates
 	}
 	if b.heap.Load() != 0 || b.group.Limit() != hard {
 		t.Errorf("afterwards it has %d, and the limit is %d, not %d", b.heap.Load(), b.group.Limit(), hard)

@@ -15,8 +15,9 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// The kernel copies a layer in place from the file of a state to that of a Boot, page by
-// page where it is. Where it cannot, as to another file system, the sentry reads.
+// The kernel copies a layer in place from the file of a state to that of a Boot, each page
+// at its own offset. Where the kernel cannot, as between file systems, the sentry reads
+// it.
 func TestLayerIsCopied(t *testing.T) {
 	if !savesInPlace() {
 		t.Skip("built without the edits of gVisor: run it with $(scripts/gvisor.sh)")
@@ -46,7 +47,8 @@ func TestLayerIsCopied(t *testing.T) {
 			defer r.Close()
 			to, err := r.RegisterDestinationFD(int32(tt.to.Fd()), pages*page, nil)
 			must(t, err)
-			// Not a mapping of the file, as it would be: so it tells who wrote.
+			// Not a mapping of the file, so the test can tell the kernel's copy from the
+			// sentry's read.
 			read := make([]byte, (pages-start)*page)
 			r.AddRead(1, start*page, to, memmap.FileRange{Start: start * page, End: pages * page}, read)
 			done, err := r.Wait(nil, 1)
@@ -72,8 +74,8 @@ func TestLayerIsCopied(t *testing.T) {
 	}
 }
 
-// What a Boot that stands still has yet to read of its layer gets page cache beside its
-// memory, as far as the host has memory free, and no longer than it stands still.
+// A frozen Boot that has not read its whole layer gets page cache for the rest, as far as
+// the host has free memory, and only while it is frozen.
 func layerGetsCache(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, withMemory(128))

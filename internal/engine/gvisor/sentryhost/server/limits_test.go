@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
-// Limits that change hold from then on, also for a later sentry host.
+// Changed limits apply at once, and a later sentry host keeps them.
 func limitsChange(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	shape := withMemory(256)

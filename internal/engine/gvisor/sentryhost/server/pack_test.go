@@ -24,20 +24,20 @@ func packHost(t *testing.T) *Host {
 	return h
 }
 
-// pages is memory of n pages that are all different.
+// pages returns n random pages.
 func pages(seed byte, n int) []byte {
 	b := make([]byte, n*pageBytes)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
 	return b
 }
 
-// stateWith puts a state there whose memory is known.
+// stateWith saves a state with known memory.
 func stateWith(t *testing.T, h *Host, memory []byte, group string) *sentryhost.Manifest {
 	t.Helper()
 	return layeredStateWith(t, h, 0, memory, group)
 }
 
-// layeredStateWith is stateWith of which the first bytes of memory are a layer in place.
+// layeredStateWith is stateWith whose memory begins with a layer in place.
 func layeredStateWith(t *testing.T, h *Host, layer int64, memory []byte, group string) *sentryhost.Manifest {
 	t.Helper()
 	m := &sentryhost.Manifest{
@@ -63,7 +63,7 @@ func layeredStateWith(t *testing.T, h *Host, layer int64, memory []byte, group s
 	return m
 }
 
-// opens fails the test unless a state is unchanged.
+// opens fails the test unless a state opens unchanged.
 func opens(t *testing.T, h *Host, m *sentryhost.Manifest, memory []byte) {
 	t.Helper()
 	files, done, err := h.openReady(m)
@@ -80,7 +80,7 @@ func opens(t *testing.T, h *Host, m *sentryhost.Manifest, memory []byte) {
 	}
 }
 
-// stored is how many bytes of chunks there are.
+// stored returns the total size of all chunks.
 func stored(t *testing.T, h *Host) (total int64) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join(h.cfg.Saved, chunksName), func(_ string, d fs.DirEntry, err error) error {
@@ -97,8 +97,8 @@ func stored(t *testing.T, h *Host) (total int64) {
 	return total
 }
 
-// A state that an earlier version packed, whose chunks ended with pages, is opened, and
-// stays so beside one of the same memory that is packed now.
+// A state packed by an earlier version, with chunks cut at pages, still opens after the
+// same memory is packed by this version.
 func TestChunksOfEarlierVersionsOpen(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 1000)
@@ -122,8 +122,8 @@ func TestChunksOfEarlierVersionsOpen(t *testing.T) {
 	}
 }
 
-// Content that states of a group share is stored once, at any offset. A start from a
-// packed state gets the same content.
+// Content shared by states of a group is stored once, at any offset. A start from a packed
+// state gets the same content.
 func TestPackedStatesShare(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 2000)
@@ -158,7 +158,8 @@ func TestPackedStatesShare(t *testing.T) {
 	}
 	must(t, h.share(sentryhost.ShareRequest{Name: first.Name, Group: "t"}))
 
-	// Without the first, the second is whole; without any, nothing is left.
+	// The second state is whole without the first. After all are deleted, no chunk is
+	// left.
 	must(t, h.evict(second))
 	for _, m := range []*sentryhost.Manifest{first, other, second} {
 		must(t, h.deleteSaved(m.Name))
@@ -270,8 +271,8 @@ func TestDamagedChunks(t *testing.T) {
 	}
 }
 
-// A Boot that takes its layer back while its state is packed or exported, and writes to
-// it, changes neither: what was read of a file that is no longer the state's is given up.
+// A Boot can take its layer back, and write to it, while its state is packed or exported.
+// The pack or export then fails, because its file no longer belongs to the state.
 func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 	const layer = 40 * pageBytes
 	memory := pages(7, 100)
@@ -307,14 +308,14 @@ func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 			unlock()
 			_, err = upper.WriteAt(pages(8, 40), 0)
 			must(t, err)
-			must(t, upper.Truncate(int64(len(memory)))) // so that it looks as long as it was
+			must(t, upper.Truncate(int64(len(memory)))) // restores the original length
 			if err := finish(); !errors.Is(err, sandbox.Unavailable) || h.isPacked(m.Name) {
 				t.Errorf("%v, packed %t", err, h.isPacked(m.Name))
 			}
 			must(t, h.pack(m.Name))
 			must(t, h.evict(m))
 			opens(t, h, m, memory)
-			// A state that could have no copy is deleted with its layer.
+			// A read of a state that is deleted meanwhile fails with NotFound.
 			gone := layeredStateWith(t, h, layer, memory, "t")
 			finish = read(h, gone)
 			must(t, h.deleteSaved(gone.Name))
@@ -325,8 +326,8 @@ func TestLayerIsTakenBackMeanwhile(t *testing.T) {
 	}
 }
 
-// A state that is packed after a chunk was damaged is whole. So is again each earlier
-// state with that chunk.
+// Packing a state replaces damaged chunks. Earlier states with these chunks are whole
+// again.
 func TestPackingReplacesDamagedChunks(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 300)
@@ -351,8 +352,8 @@ func rewrite(t *testing.T, h *Host, m *sentryhost.Manifest, edit func([]byte) []
 	must(t, os.WriteFile(path, edit(raw), 0o600))
 }
 
-// A sentry host that died leaves chunks that no list names, files that are not
-// all there, and a list without its name. None of that is in the way.
+// A crashed sentry host leaves unlisted chunks, incomplete files, or a list that was not
+// renamed into place. None of them breaks later packing.
 func TestPackingThatWasCut(t *testing.T) {
 	h := packHost(t)
 	memory := pages(1, 300)

@@ -23,7 +23,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
-// answersWithin asks for an answer, which a Boot that stands still does not give.
+// answersWithin reports whether the Guest answers. A frozen Boot does not.
 func answersWithin(t *testing.T, c *http.Client, limit time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -37,7 +37,7 @@ func answersWithin(t *testing.T, c *http.Client, limit time.Duration) bool {
 	return err == nil
 }
 
-// dialled is a connection to the sentry of a Boot.
+// dialled returns a connection to the sentry of a Boot.
 func (r *rig) dialled(id string) *sentry {
 	rpc, err := connect(r.host.boots[id].record.Socket, lookLimit)
 	must(r.t, err)
@@ -63,8 +63,8 @@ func statesNow(t *testing.T, rpc *sentry, id string) map[int32]byte {
 	return states
 }
 
-// A sentry host that ended while it stopped a Boot, or let it go, or saved it,
-// leaves one that a later one makes what it should be.
+// A sentry host crashes while it freezes, thaws or saves a Boot. The next one brings the
+// Boot to its recorded state.
 func unsureStand(t *testing.T, r *rig) {
 	for name, tt := range map[string]struct {
 		frozen, stands bool
@@ -91,10 +91,10 @@ func unsureStand(t *testing.T, r *rig) {
 		must(t, r.host.writeRecord(b))
 		old := *r
 		r.open()
-		r.host.lockStand(r.host.boots[id])() // until that is found out
+		r.host.lockStand(r.host.boots[id])() // wait for the recovery
 		limit := patience
 		if tt.frozen {
-			limit = 300 * time.Millisecond // there is no end of standing still to wait for
+			limit = 300 * time.Millisecond // a frozen Boot never answers
 		}
 		if answersWithin(t, c, limit) == tt.frozen {
 			t.Errorf("%s: it stands still: %t", name, !tt.frozen)
@@ -140,7 +140,7 @@ func heldProcesses(t *testing.T, r *rig) {
 	if err != nil || !slices.Equal(m.Held, both[1:]) {
 		t.Errorf("held are %v, %v, want %v", m.Held, err, both[1:])
 	}
-	// A process that no longer exists is logged, and the others are continued.
+	// A missing process is logged, and the others are continued.
 	var told bytes.Buffer
 	telling := &Host{log: slog.New(slog.NewTextHandler(&told, nil))}
 	must(t, signalEach(rpc, id, both[1:], unix.SIGSTOP))
@@ -154,8 +154,8 @@ func heldProcesses(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// A Boot that is saved while its Guest starts programs answers when it is restored: no
-// child is stopped between fork and exec, where the Guest would wait for it.
+// A Boot that is saved while its Guest starts programs works when it is restored: no child
+// is stopped between fork and exec, where the Guest would wait for it.
 func savedWhileStarting(t *testing.T, r *rig) {
 	for _, frozen := range []bool{true, false} {
 		id := sandbox.NewBootID()
@@ -181,14 +181,14 @@ func savedWhileStarting(t *testing.T, r *rig) {
 	}
 }
 
-// A program that stays between fork and exec holds a save up for a bounded time.
+// A program that stays between fork and exec delays a save for a bounded time.
 func neverStarted(t *testing.T, r *rig) {
 	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
 	c := r.start(id, withMemory(256))
 	get(t, c, "/starts?stopped=1")
 	rpc := r.dialled(id)
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		must(t, pause(rpc)) // so that none ends while it is looked at
+		must(t, pause(rpc)) // so that no process ends during the look
 		all, err := processes(rpc, id)
 		must(t, errors.Join(err, resume(rpc)))
 		if starts(all) && slices.ContainsFunc(all, func(p process) bool { return p.state == stoppedInside }) {
@@ -224,8 +224,8 @@ func neverStarted(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// A Guest that keeps the sentry from looking at its processes is not paused and not
-// saved, and runs on. It delays no other call, and no later sentry host.
+// A Guest that blocks the listing of its processes cannot be frozen or saved, and runs on.
+// It delays no other call, and no later sentry host.
 func silentGuest(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, withMemory(256))
@@ -247,7 +247,7 @@ func silentGuest(t *testing.T, r *rig) {
 		t.Errorf("ping = %q", got)
 	}
 
-	old := *r // which left it unsure
+	old := *r // its record is unsure
 	opened := make(chan struct{})
 	go func() { r.open(); close(opened) }()
 	select {
@@ -273,8 +273,8 @@ func silentGuest(t *testing.T, r *rig) {
 	}
 }
 
-// A save that waits until a layer has been read has no place among those that are
-// saved, and does not keep the Boot from being paused.
+// A save that waits for a layer to be read does not occupy a save slot, and does not block
+// a freeze of the Boot.
 func TestLayerIsAwaitedFirst(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "sentry.sock")
 	l, err := net.Listen("unix", socket)
@@ -289,7 +289,7 @@ func TestLayerIsAwaitedFirst(t *testing.T) {
 		_, err := h.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
 		saved <- err
 	}()
-	conn, err := l.Accept() // by whom the sentry is asked
+	conn, err := l.Accept() // the host's request to the sentry
 	must(t, err)
 	_, err = conn.Read(make([]byte, 1))
 	must(t, err)
@@ -350,7 +350,7 @@ func TestChildrenFirst(t *testing.T) {
 	}
 }
 
-// Without room for it nothing is saved, nothing is left, and the Boot runs on.
+// A save without disk space fails and leaves nothing, and the Boot runs on.
 func noRoomToSave(t *testing.T, r *rig) {
 	must(t, unix.Mount("tmpfs", r.cfg.Saved, "tmpfs", 0, "size=96m"))
 	defer unix.Unmount(r.cfg.Saved, 0)
@@ -370,8 +370,8 @@ func noRoomToSave(t *testing.T, r *rig) {
 	}
 }
 
-// A Boot starts from a state only if its content fits on the disk beside the state, which
-// stays as it is.
+// A start from a state is refused if its content does not fit on the disk. The state is
+// unchanged.
 func noRoomToStart(t *testing.T, r *rig) {
 	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
 	c := r.start(id, withMemory(256))
@@ -383,7 +383,7 @@ func noRoomToStart(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), id))
 	start := sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: withMemory(256), From: name}
 
-	must(t, unix.Mount("tmpfs", r.cfg.UpperDir, "tmpfs", 0, "size=132m")) // the margin, and not all of it
+	must(t, unix.Mount("tmpfs", r.cfg.UpperDir, "tmpfs", 0, "size=132m")) // the margin, but not all of the content
 	hostEnd, guestEnd := pair(t)
 	_, err = r.host.start(t.Context(), start, &fdrpc.Request{Files: []*os.File{guestEnd, hostEnd}})
 	must(t, unix.Unmount(r.cfg.UpperDir, 0))
@@ -397,7 +397,7 @@ func noRoomToStart(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// Holes in files take no room in what is saved, and no memory of the sentry's.
+// Holes in files take no disk space in a saved state.
 func holesAreNotFilled(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	shape := withMemory(256)
@@ -417,7 +417,7 @@ func holesAreNotFilled(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// The next sentry host removes unfinished states at its start, and keeps finished ones.
+// A new sentry host removes unfinished states and keeps finished ones.
 func draftsAreRemoved(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, withMemory(256))

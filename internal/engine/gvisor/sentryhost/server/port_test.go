@@ -30,7 +30,7 @@ func portHost(t *testing.T) *Host {
 	return h
 }
 
-// stateOf puts a state there as a save does.
+// stateOf saves a state.
 func stateOf(t *testing.T, h *Host, memory bool) string {
 	t.Helper()
 	return stateOfImage(t, h, memory, "image")
@@ -63,7 +63,7 @@ func stateOfPages(t *testing.T, h *Host, memory bool, image string, n int) strin
 	return m.Name
 }
 
-// carried is a state on its way.
+// carriedState is a state in transfer.
 type carriedState struct {
 	proof sentryhost.Proof
 	bytes []byte
@@ -80,7 +80,7 @@ func exportedWith(t *testing.T, h *Host, r sentryhost.ExportRequest) carriedStat
 	must(t, err)
 	defer closeAll(files)
 	s := carriedState{proof: reply.(sentryhost.Proof)}
-	if r.Image { // which goes first
+	if r.Image { // the image goes first
 		last := len(files) - 1
 		files = append(files[last:], files[:last]...)
 	}
@@ -100,7 +100,7 @@ func (s carriedState) give(t *testing.T, h *Host, name, end string) (sandbox.Sav
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		_, _ = in.Write(append(bytes.Clone(s.bytes), end...)) // it may be refused before
+		_, _ = in.Write(append(bytes.Clone(s.bytes), end...)) // the import may fail earlier
 		in.Close()
 	}()
 	saved, err := h.take(t.Context(), sentryhost.ImportRequest{Name: name, Proof: s.proof}, &fdrpc.Request{Files: []*os.File{out}})
@@ -143,7 +143,7 @@ func TestExportAndTake(t *testing.T) {
 	}
 }
 
-// The layer of a sandbox whose files are all empty has no pages.
+// The layer of a sandbox with only empty files has no pages.
 func TestTakeWithoutPages(t *testing.T) {
 	from, to := portHost(t), portHost(t)
 	own, err := from.keys.Own()
@@ -155,8 +155,8 @@ func TestTakeWithoutPages(t *testing.T) {
 	}
 }
 
-// An image comes along when it is asked for, and is taken when it is what the state
-// names.
+// A state is exported with its image on request. The image is imported only if it matches
+// the digest in the state.
 func TestTakeWithImage(t *testing.T) {
 	from, to := portHost(t), portHost(t)
 	content := bytes.Repeat([]byte("an image "), 1000)
@@ -196,7 +196,7 @@ func TestTakeWithImage(t *testing.T) {
 			t.Errorf("%s left %v, %v", what, left, err)
 		}
 	}
-	for range 2 { // the image is there then
+	for range 2 { // the second time the image exists
 		if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func withImage(p sentryhost.Proof, n int64) sentryhost.Proof {
 	return p
 }
 
-// What nobody signed, or not so, is not taken, and nothing is left of it.
+// A state without a valid proof is not imported and leaves nothing.
 func TestTakeRefuses(t *testing.T) {
 	h := portHost(t)
 	stranger := installation.Open(t.TempDir())

@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
-// Starts from one state read it once, and every change of a file has it read again.
+// Starts from one state read its files once. A change of a file makes the next start read
+// them again.
 func TestProofOfWholeFiles(t *testing.T) {
 	dir := t.TempDir()
 	m := &sentryhost.Manifest{Name: sandbox.NewSnapshotID()}
@@ -52,7 +53,7 @@ func TestProofOfWholeFiles(t *testing.T) {
 	}
 	must(t, h.whole(m, files)())
 
-	// One bit, with the time of the last write set back.
+	// Change one bit and restore the modification time.
 	info, err := files[1].Stat()
 	must(t, err)
 	_, err = files[1].WriteAt([]byte("T"), 0)
@@ -80,7 +81,7 @@ func TestProofOfWholeFiles(t *testing.T) {
 	}
 }
 
-// settled waits until no further change of the files can bear the time of their last.
+// settled waits until a further change of the files must change their times.
 func settled(t *testing.T, files []*os.File) {
 	t.Helper()
 	for late := time.Now().Add(10 * time.Second); marksOf(files, time.Now()) == nil; time.Sleep(time.Millisecond) {

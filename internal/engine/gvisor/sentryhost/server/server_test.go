@@ -30,7 +30,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
-// rig is a sentry host with everything around it, in folders of its own.
+// rig is a sentry host with its environment in folders of its own.
 type rig struct {
 	t    *testing.T
 	cfg  Config
@@ -81,7 +81,7 @@ func (r *rig) open() {
 	r.host = h
 }
 
-// patience bounds what is waited for, which is long on a busy machine only.
+// patience is the timeout of each wait. Only a busy machine comes near it.
 const patience = time.Minute
 
 func must(t *testing.T, err error) {
@@ -117,7 +117,7 @@ func (r *rig) start(id string, shape sandbox.Shape) *http.Client {
 	return client
 }
 
-// startAs is start of anything.
+// startAs is start with any request.
 func (r *rig) startAs(body sentryhost.StartRequest) (*http.Client, sentryhost.StartReply) {
 	r.t.Helper()
 	hostEnd, guestEnd := pair(r.t)
@@ -149,7 +149,7 @@ func pair(t *testing.T) (host, guest *os.File) {
 	return os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "guest")
 }
 
-// dialer is the other end of a link: a stack that only dials in.
+// dialer returns a client at the other end of a link, with a stack that only dials.
 func dialer(t *testing.T, end *os.File) *http.Client {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},

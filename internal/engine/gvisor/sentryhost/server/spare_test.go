@@ -12,12 +12,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
-// like asks for a start for which, afterwards, one sentry waits that fits.
+// like returns a request for a start. It asks for one pre-warmed sentry (spare) for later
+// starts like it.
 func like(from string) sentryhost.StartRequest {
 	return sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: withMemory(256), From: from, Spares: 1}
 }
 
-// waiting makes the spares that are wanted and returns the only one.
+// waiting starts the wanted spares and returns the only one.
 func (r *rig) waiting() *boot {
 	r.t.Helper()
 	r.host.refill(r.t.Context())
@@ -35,8 +36,7 @@ func (r *rig) noneWaits() {
 	r.host.refill(r.t.Context())
 }
 
-// A start takes the sentry that waits for one like it, and is like any other from
-// then on.
+// A start takes a spare that fits. The Boot then behaves like any other.
 func sparesAreTaken(t *testing.T, r *rig) {
 	defer r.noneWaits()
 	r.startAs(like(""))
@@ -64,7 +64,8 @@ func sparesAreTaken(t *testing.T, r *rig) {
 	must(t, r.host.stop(t.Context(), second.ID))
 	must(t, r.host.stop(t.Context(), second.ID))
 
-	// What goes on from memory needs another kind, and is told when it was saved.
+	// A start from memory needs another kind of spare, and its reply has the time of the
+	// save.
 	first := like(name)
 	if _, reply := r.startAs(first); !reply.SavedAt.IsZero() || r.host.boots[first.ID].spare != nil {
 		t.Errorf("one that no sentry waits for is told %v", reply.SavedAt)
@@ -80,8 +81,8 @@ func sparesAreTaken(t *testing.T, r *rig) {
 	must(t, r.host.deleteSaved(name))
 }
 
-// A sentry that waits keeps no image, is not taken when it or its image is gone, nor
-// by who asks for none or for something else.
+// A spare does not keep its image in use. It is not taken when it is dead or its image has
+// changed, nor by a start that wants no spares or another Shape.
 func sparesOfNoUse(t *testing.T, r *rig) {
 	defer r.noneWaits()
 	image := filepath.Join(r.cfg.Images, "other.erofs")
@@ -142,8 +143,8 @@ func sparesOfNoUse(t *testing.T, r *rig) {
 	}
 }
 
-// A new sentry host takes up a Boot whose sentry had waited, and ends those that
-// wait.
+// A new sentry host adopts a Boot that was started from a spare, and ends the waiting
+// spares.
 func newHostEndsSpares(t *testing.T, r *rig) {
 	first, second := like(""), like("")
 	r.startAs(first)

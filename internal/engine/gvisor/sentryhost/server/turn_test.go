@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
-// What undoes a call that was given up waits for that call, and for nothing else.
+// A call that undoes an abandoned call waits for it, and for no other.
 func TestTurns(t *testing.T) {
 	boot, other, state := sandbox.NewBootID(), sandbox.NewBootID(), sandbox.NewSnapshotID()
 	ask := func(method string, body any) string {
