@@ -18,7 +18,7 @@ var advised = map[string]string{
 	"internal/template/builder/service.go: queue":                "the build was not taken",
 	"internal/execution/execution.go: errPaused":                 "begun takes it back, unless nothing was sent",
 	"internal/gateway/audit.go: errUnrecorded":                   "asked before the request is looked at",
-	"internal/gateway/handle.go: notBegun":                       "the handler was not called, or it only reads",
+	"errors.go: NotBegun":                                        "its callers have done nothing, or only read",
 	"internal/gateway/policy.go: limit":                          "asked before the request is looked at",
 	"internal/gateway/policy.go: recognize":                      "asked before the request is looked at",
 	"internal/gateway/rest/sessions.go: ErrUnderWay":             "a repeat has the key of the first request, and waits for that",

@@ -107,6 +107,25 @@ func Begun(err error) error {
 	return &c
 }
 
+// notBegunAdvice is when a request that had no effect is sent again after a part of the
+// installation was away.
+const notBegunAdvice = time.Second
+
+// NotBegun returns err with a RetryAfter, for a request that had no effect, if err is
+// Unavailable and has none.
+func NotBegun(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Code != Unavailable || e.RetryAfter != 0 {
+		return err
+	}
+	c := *e
+	c.RetryAfter = notBegunAdvice
+	if err != error(e) {
+		c.Cause = err
+	}
+	return &c
+}
+
 // CodeOf returns the Code of err: Internal for an error that carries none, and
 // the empty Code for nil.
 func CodeOf(err error) Code {

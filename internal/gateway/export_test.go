@@ -41,6 +41,3 @@ func FromClient(trusted []netip.Prefix, r *http.Request) string {
 
 // UnaryCalls are the operations of the calls that carry out the same function as REST.
 var UnaryCalls = unaryCalls
-
-// NotBegun is notBegun.
-var NotBegun = notBegun

@@ -68,7 +68,7 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 	who, r, err = s.authenticate(rt, w, r)
 	if err != nil {
 		s.refuseBody(w, r)
-		return who, notBegun(err)
+		return who, sandbox.NotBegun(err)
 	}
 	if who.Tenant == "" {
 		return who, s.allow(rt, w, r, who)
@@ -76,13 +76,13 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 	ctx, leave, err := s.Tenants.Enter(r.Context(), who.Tenant)
 	if err != nil {
 		s.keepOut(rt, w, r, who, err)
-		return who, notBegun(err)
+		return who, sandbox.NotBegun(err)
 	}
 	defer leave()
 	who, ctx, leaveUser, err := s.Users.Enter(ctx, who)
 	if err != nil {
 		s.keepOut(rt, w, r, who, err)
-		return who, notBegun(err)
+		return who, sandbox.NotBegun(err)
 	}
 	defer leaveUser()
 	w.audit.is(who)
@@ -139,7 +139,7 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 	}
 	if err := s.admit(rt, w, r, who); err != nil {
 		s.refuseBody(w, r)
-		return notBegun(err)
+		return sandbox.NotBegun(err)
 	}
 	body, err := newBody(w, r, rt.maxBody)
 	if err != nil {
@@ -150,28 +150,9 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 	bounded.Body = body
 	err = s.idempotently(rt, w, &bounded, who)
 	if !rt.op.Changes {
-		err = notBegun(err)
+		err = sandbox.NotBegun(err)
 	}
 	return err
-}
-
-// againAfter is when a request that had no effect is sent again after a part of the
-// installation was away.
-const againAfter = time.Second
-
-// notBegun advises to send a request again that had no effect, if err says that something
-// is away and gives no advice of its own.
-func notBegun(err error) error {
-	var e *sandbox.Error
-	if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter != 0 {
-		return err
-	}
-	later := *e
-	later.RetryAfter = againAfter
-	if err != error(e) {
-		later.Cause = err
-	}
-	return &later
 }
 
 // refuseSuspended counts a request of a suspended Tenant or User.

@@ -43,7 +43,7 @@ func (p placed) place(ctx context.Context, tenant sandbox.TenantID, req sandbox.
 	case err == nil:
 		req.User, req.Cwd = cmp.Or(req.User, t.Defaults.User), cmp.Or(req.Cwd, t.Defaults.Cwd)
 	case !sandbox.NoSuchTemplate(err) && !errors.Is(err, sandbox.Invalid):
-		return req, err
+		return req, sandbox.NotBegun(err)
 	}
 	return req, nil
 }

@@ -29,13 +29,18 @@ const (
 // Sandboxes is the session manager in another process. Use NewSandboxes or NewLeader.
 type Sandboxes struct {
 	self Self
-	find func(context.Context) (string, error) // the address of the leader
+	find Find
 
 	mu     sync.Mutex
 	all    map[string]*managerPeer // by address
 	leader *managerPeer            // nil: unknown
+	over   bool                    // of leader, at the last look-up
 	found  time.Time               // when leader was looked up
 }
+
+// Find returns the address of the session manager that leads, or that led last; over
+// reports that its term is over.
+type Find func(context.Context) (address string, over bool, err error)
 
 // managerPeer is one session manager.
 type managerPeer struct {
@@ -51,12 +56,12 @@ var (
 // NewSandboxes returns the session manager at an address. It does not connect
 // yet.
 func NewSandboxes(address string, self Self) *Sandboxes {
-	return NewLeader(func(context.Context) (string, error) { return address, nil }, self)
+	return NewLeader(func(context.Context) (string, bool, error) { return address, false, nil }, self)
 }
 
 // NewLeader returns the session manager that leads, at the address that find returns. It
 // is looked up again every few seconds, and when it does not lead any more.
-func NewLeader(find func(context.Context) (string, error), self Self) *Sandboxes {
+func NewLeader(find Find, self Self) *Sandboxes {
 	return &Sandboxes{self: self, find: find, all: map[string]*managerPeer{}}
 }
 
@@ -82,7 +87,7 @@ func (s *Sandboxes) of(ctx context.Context, age time.Duration) (*managerPeer, er
 	if fresh {
 		return last, nil
 	}
-	address, err := s.find(ctx)
+	address, over, err := s.find(ctx)
 	if err != nil {
 		if last != nil {
 			return last, nil // it probably leads still, and says so if not
@@ -97,13 +102,20 @@ func (s *Sandboxes) of(ctx context.Context, age time.Duration) (*managerPeer, er
 		p.client = sessionv1connect.NewSessionServiceClient(p.http, p.base, p.options()...)
 		s.all[address] = p
 	}
-	s.leader, s.found = p, time.Now()
+	s.leader, s.over, s.found = p, over, time.Now()
 	return p, nil
+}
+
+// vacant reports whether the term of the known leader was over at the last look-up.
+func (s *Sandboxes) vacant() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
 // toLeader makes a call to the session manager that leads. A call that has not begun is
 // made again at another one, for up to leadWait after the present one has said that it
-// does not lead.
+// does not lead, or could not be reached and its term is over.
 func (s *Sandboxes) toLeader(ctx context.Context, do func(*managerPeer) error) error {
 	age := addressLife
 	for began := time.Now(); ; {
@@ -117,8 +129,8 @@ func (s *Sandboxes) toLeader(ctx context.Context, do func(*managerPeer) error) e
 			return err
 		}
 		age = leadPause
-		if next, lookErr := s.of(ctx, age); !standby && (lookErr != nil || next == p) {
-			return err // it is away, and no other one leads yet
+		if next, lookErr := s.of(ctx, age); !standby && (lookErr != nil || next == p && !s.vacant()) {
+			return err // it is away, and no other one leads soon
 		} else if next != p {
 			continue
 		}

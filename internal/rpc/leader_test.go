@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,7 +84,7 @@ func TestCallsFollowTheLeader(t *testing.T) {
 		}
 	}
 	record := func(i int) { at.Store(&all[i].unix) }
-	s := NewLeader(func(context.Context) (string, error) { looked.Add(1); return *at.Load(), nil }, all[0].self(Gateway, ""))
+	s := NewLeader(func(context.Context) (string, bool, error) { looked.Add(1); return *at.Load(), false, nil }, all[0].self(Gateway, ""))
 	t.Cleanup(s.Close)
 	create := func() error {
 		_, err := s.Create(t.Context(), "t", sandbox.CreateRequest{})
@@ -150,7 +151,7 @@ func TestCallsThatBeganAreNotRepeated(t *testing.T) {
 	all := candidates(t, 2)
 	var at atomic.Pointer[string]
 	at.Store(&all[0].unix)
-	s := NewLeader(func(context.Context) (string, error) { return *at.Load(), nil }, all[0].self(Gateway, ""))
+	s := NewLeader(func(context.Context) (string, bool, error) { return *at.Load(), false, nil }, all[0].self(Gateway, ""))
 	t.Cleanup(s.Close)
 	all[0].leads.Store(true)
 	all[1].leads.Store(true)
@@ -210,11 +211,11 @@ func TestLookUpFails(t *testing.T) {
 	all[0].leads.Store(true)
 	var away atomic.Pointer[sandbox.Error]
 	away.Store(sandbox.Errorf(sandbox.Unavailable, "away"))
-	s := NewLeader(func(context.Context) (string, error) {
+	s := NewLeader(func(context.Context) (string, bool, error) {
 		if err := away.Load(); err != nil {
-			return "", err
+			return "", false, err
 		}
-		return all[0].unix, nil
+		return all[0].unix, false, nil
 	}, all[0].self(Gateway, ""))
 	t.Cleanup(s.Close)
 	if _, err := s.Create(t.Context(), "t", sandbox.CreateRequest{}); !errors.Is(err, sandbox.Unavailable) {
@@ -230,6 +231,28 @@ func TestLookUpFails(t *testing.T) {
 	s.mu.Unlock()
 	if _, err := s.Create(t.Context(), "t", sandbox.CreateRequest{}); err != nil {
 		t.Errorf("with a leader known before: %v", err)
+	}
+}
+
+// A call waits for the next leader when the last one has resigned and is gone, and fails
+// soon when it may still lead.
+func TestLeaderResignedAndGone(t *testing.T) {
+	all := candidates(t, 1)
+	all[0].leads.Store(true)
+	gone := UnixAddress(filepath.Join(t.TempDir(), "gone.sock"))
+	for _, over := range []bool{true, false} {
+		began := time.Now()
+		s := NewLeader(func(context.Context) (string, bool, error) {
+			if time.Since(began) < startWait+startWait/2 {
+				return gone, over, nil
+			}
+			return all[0].unix, false, nil
+		}, all[0].self(Gateway, ""))
+		t.Cleanup(s.Close)
+		_, err := s.Create(t.Context(), "t", sandbox.CreateRequest{})
+		if over && err != nil || !over && !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("the term of the last leader is over: %v, the call ends with %v", over, err)
+		}
 	}
 }
 

@@ -32,15 +32,15 @@ func (r *role) sandboxes() *rpc.Sandboxes {
 	if r.cfg.SessionManagerURL != "" {
 		return rpc.NewSandboxes(address, r.self)
 	}
-	return rpc.NewLeader(func(ctx context.Context) (string, error) {
+	return rpc.NewLeader(func(ctx context.Context) (string, bool, error) {
 		l, err := r.store.LeaderOf(ctx, config.RoleSessionManager)
 		switch {
 		case errors.Is(err, sandbox.NotFound), err == nil && rpc.CheckAddress(l.Address) != nil:
-			return address, nil
+			return address, false, nil
 		case err != nil:
-			return "", err
+			return "", false, err
 		}
-		return l.Address, nil
+		return l.Address, l.Left <= 0, nil
 	}, r.self)
 }
 

@@ -89,7 +89,7 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	}
 	sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
 	if sb.Image, err = m.images.Resolve(ctx, tenant, sb.Template); err != nil {
-		return sandbox.Sandbox{}, nil, quota, err
+		return sandbox.Sandbox{}, nil, quota, sandbox.NotBegun(err)
 	}
 	if home != "" { // the Node that has the Volumes
 		return sb, []string{home}, quota, nil

@@ -1,4 +1,4 @@
-package gateway_test
+package sandbox_test
 
 import (
 	"errors"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
 // A request that had no effect says when to come back, where something was away.
@@ -26,7 +25,7 @@ func TestNotBegun(t *testing.T) {
 		{fmt.Errorf("read: %w", away), time.Second},
 		{advised, 7 * time.Second},
 	} {
-		got := gateway.NotBegun(tt.err)
+		got := sandbox.NotBegun(tt.err)
 		var e *sandbox.Error
 		if errors.As(got, &e) && e.RetryAfter != tt.want || !errors.As(got, &e) && tt.want != 0 || sandbox.CodeOf(got) != sandbox.CodeOf(tt.err) {
 			t.Errorf("%v becomes %v, %+v", tt.err, got, e)
