@@ -38,11 +38,15 @@ func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids 
 	create := func(body rig.Body) {
 		id := c.Create(t, body).ID
 		ids = append(ids, id)
-		for _, name := range nodes {
-			if _, here := f.Machine(name).Runs(id); here {
-				runs[name] = true
+		rig.Within(t, rig.Patience, "a node runs the sandbox "+id, func() bool {
+			for _, name := range nodes {
+				if _, here := f.Machine(name).Runs(id); here {
+					runs[name] = true
+					return true
+				}
 			}
-		}
+			return false
+		})
 	}
 	for range 8 {
 		if create(body); len(runs) == len(nodes) {
