@@ -71,7 +71,9 @@ func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids 
 func volumeOn(t *testing.T, f *rig.Fleet, c *rig.Client, node string) string {
 	t.Helper()
 	for i := range 100 {
-		var v struct{ ID string }
+		var v struct {
+			ID string `json:"volume_id"`
+		}
 		name := fmt.Sprintf("%s-%d-%d", node, time.Now().UnixMilli(), i)
 		c.Must(t, "POST", "/api/v1/volumes", rig.Body{"name": name}, &v)
 		if _, err := os.Stat(filepath.Join(f.Machine(node).Data, "volumes", "kept", v.ID)); err == nil {
