@@ -31,8 +31,8 @@ const (
 // errAway reports that the records of Sandboxes cannot be read.
 var errAway = errors.New("the records of sandboxes cannot be read")
 
-// memory remembers the records of running Sandboxes that had requests of late, so that
-// their ports can be reached while the Store is away.
+// memory keeps the records of running Sandboxes with recent requests, so that their ports
+// can be reached while the Store is away.
 type memory struct {
 	mu       sync.Mutex
 	byID     map[string]remembered
@@ -50,13 +50,20 @@ func (m *memory) know(sb sandbox.Sandbox, asked time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard(asked)
-	r, known := m.byID[sb.ID]
+	if _, known := m.byID[sb.ID]; known || len(m.byID) < maxRemembered {
+		m.replace(sb.ID, remembered{sb, asked, asked})
+	}
+}
+
+// replace replaces a record, unless a later read was faster. Only running Sandboxes are
+// remembered. The caller holds m.mu.
+func (m *memory) replace(id string, by remembered) {
 	switch {
-	case known && r.read.After(asked): // a later read was faster
-	case sb.State != sandbox.Running:
-		delete(m.byID, sb.ID)
-	case known || len(m.byID) < maxRemembered:
-		m.byID[sb.ID] = remembered{sb, asked, asked}
+	case m.byID[id].read.After(by.read):
+	case by.sandbox.State != sandbox.Running:
+		delete(m.byID, id)
+	default:
+		m.byID[id] = by
 	}
 }
 
@@ -114,14 +121,8 @@ func (m *memory) renew(ids []string, records []sandbox.Sandbox, asked time.Time)
 	defer m.mu.Unlock()
 	m.heard(asked)
 	for _, id := range ids {
-		r, known := m.byID[id]
-		sb := given[id]
-		switch {
-		case !known || r.read.After(asked): // a request was faster
-		case sb.State != sandbox.Running:
-			delete(m.byID, id)
-		default:
-			m.byID[id] = remembered{sb, asked, r.used}
+		if r, known := m.byID[id]; known {
+			m.replace(id, remembered{given[id], asked, r.used})
 		}
 	}
 }
