@@ -183,6 +183,9 @@ type BootEnds interface {
 	// A report about a Boot that the Sandbox no longer has, or that another Node runs, is
 	// ignored. The Node repeats a report until this returns nil.
 	BootEnded(ctx context.Context, e BootEnd) error
+	// NodeEnded ends the Sandboxes of a Node all of whose Boots the operator has ended,
+	// except paused ones, and returns their number. It does not call the Node.
+	NodeEnded(ctx context.Context, node string, cause Cause) (int, error)
 }
 
 // NodeStats is the state of one Node.

@@ -48,12 +48,15 @@ it. Its sentry host runs as long as one of its sandboxes.`,
 				return err
 			}
 			all := make([]build, len(here))
-			if err := serve.WithStore(cmd.Context(), layout, func(s sandbox.Store) error {
-				counts, err := s.SnapshotBuilds(cmd.Context())
+			if err := serve.WithNodeRecords(cmd.Context(), layout, func(records sandbox.NodeRecords) error {
 				for i, b := range here {
-					all[i] = build{b, counts[b.Name]}
+					n, err := records.SnapshotsOfBuild(cmd.Context(), b.Name)
+					if err != nil {
+						return err
+					}
+					all[i] = build{b, n}
 				}
-				return err
+				return nil
 			}); err != nil {
 				return err
 			}

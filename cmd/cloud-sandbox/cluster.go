@@ -262,8 +262,8 @@ the CA that it names. The certificate renews itself while the role runs.`,
 	return cmd
 }
 
-// startCommand starts a role that has joined. It supposes that the scheduler is on the
-// machine where joins are answered. NODE stands for the node that keeps the templates.
+// startCommand starts a role that has joined. It supposes that a session-manager and the
+// scheduler are on the machine where joins are answered. NODE stands for the node that keeps the templates.
 func startCommand(t cluster.JoinToken, folder, data string) string {
 	host, _, _ := net.SplitHostPort(t.Address) // ParseJoinToken checked it
 	at := func(host, port string) string { return "https://" + net.JoinHostPort(host, port) }
@@ -271,7 +271,7 @@ func startCommand(t cluster.JoinToken, folder, data string) string {
 	addr := ""
 	switch t.Role {
 	case cluster.Node:
-		settings = append(settings, "CLOUD_SANDBOX_NODE_URL="+at(hostName(), "9092"))
+		settings = append(settings, "CLOUD_SANDBOX_NODE_URL="+at(hostName(), "9092"), "CLOUD_SANDBOX_SESSION_MANAGER_URL="+at(host, "9091"))
 		addr = "0.0.0.0:9092"
 	case cluster.SessionManager:
 		settings = append(settings, "CLOUD_SANDBOX_SESSION_MANAGER_URL="+at(hostName(), "9091"), "CLOUD_SANDBOX_SCHEDULER_URL="+at(host, "9090"))

@@ -129,7 +129,8 @@ type Config struct {
 	ServiceSecret     []byte
 	ServiceSecretFile string
 	// Addresses of roles, unix:/PATH, https://HOST:PORT with Cluster, or http://HOST:PORT
-	// without; empty: their sockets in the data folder.
+	// without; empty: their sockets in the data folder. For a Node, SessionManagerURL may
+	// list several with commas; see SessionManagerURLs.
 	SessionManagerURL, SchedulerURL, NodeURL string
 	// TemplatesURL is the address of the Node that keeps the Templates of the
 	// installation; empty: they are in the data folder.
@@ -200,7 +201,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_GUEST_SEED_FILE", func(c *Config, v string) (err error) { c.GuestSeedFile, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_TEMPLATES_NODE", func(c *Config, v string) error { c.TemplatesNode = v; return nil }},
 	{"", "CLOUD_SANDBOX_TEMPLATES_URL", func(c *Config, v string) error { c.TemplatesURL = v; return checkURL(v) }},
-	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURL(v) }},
+	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURLs(v) }},
 	{"", "CLOUD_SANDBOX_SCHEDULER_URL", func(c *Config, v string) error { c.SchedulerURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_NODE_URL", func(c *Config, v string) error { c.NodeURL = v; return checkURL(v) }},
 	{"", "JWT_SECRET", func(c *Config, v string) error { c.Secret = []byte(v); return nil }},

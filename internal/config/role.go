@@ -66,6 +66,9 @@ func (c *Config) warnCluster() {
 	if c.Role == RoleSessionManager && c.Cluster != "" && c.SessionManagerURL == "" {
 		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_SESSION_MANAGER_URL is not set: processes on other machines cannot reach this session-manager; set it to its own https:// address")
 	}
+	if c.Role == RoleNode && c.Cluster != "" && c.SessionManagerURL == "" {
+		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_SESSION_MANAGER_URL is not set: this node asks the session-manager at the socket in its data folder; on a machine of its own, set it to the addresses of all session-managers, separated by commas")
+	}
 	if c.Role == RoleGateway && c.MonitorAddr != "" {
 		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_MONITOR_ADDR is not used: the gateway serves monitoring on the port for clients")
 	}
@@ -85,6 +88,12 @@ func (c *Config) checkServices() error {
 	case !nodeNamePattern.MatchString(c.NodeName):
 		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_NODE: %q must be 1 to 63 of a-z, 0-9, '.' and '-', and begin and end with a letter or digit", c.NodeName))
 	}
+	if c.Role == RoleNode && c.Cluster != "" && c.Database != "" {
+		errs = append(errs, errors.New("CLOUD_SANDBOX_DATABASE: a node of a cluster has no access to the database, so that a stolen node reads no records; unset it, and set CLOUD_SANDBOX_SESSION_MANAGER_URL to the addresses of the session-managers"))
+	}
+	if c.Role != RoleNode && len(c.SessionManagerURLs()) > 1 {
+		errs = append(errs, errors.New("CLOUD_SANDBOX_SESSION_MANAGER_URL: only a node takes several addresses; a session-manager takes its own, and a gateway over PostgreSQL none"))
+	}
 	if c.Role == "" && c.TemplatesURL != "" {
 		errs = append(errs, errors.New("CLOUD_SANDBOX_TEMPLATES_URL: a server with all roles keeps its templates itself; unset it"))
 	}
@@ -94,12 +103,15 @@ func (c *Config) checkServices() error {
 	if c.MonitorAddr != "" && c.Cluster == "" {
 		errs = append(errs, errors.New("CLOUD_SANDBOX_MONITOR_ADDR: without CLOUD_SANDBOX_CLUSTER each role serves monitoring on its own port; unset it"))
 	}
-	for _, u := range []struct{ name, url string }{
-		{"CLOUD_SANDBOX_SESSION_MANAGER_URL", c.SessionManagerURL},
+	urls := []addressOf{
 		{"CLOUD_SANDBOX_SCHEDULER_URL", c.SchedulerURL},
 		{"CLOUD_SANDBOX_NODE_URL", c.NodeURL},
 		{"CLOUD_SANDBOX_TEMPLATES_URL", c.TemplatesURL},
-	} {
+	}
+	for _, url := range c.SessionManagerURLs() {
+		urls = append(urls, addressOf{"CLOUD_SANDBOX_SESSION_MANAGER_URL", url})
+	}
+	for _, u := range urls {
 		switch {
 		case c.Role == "":
 		case strings.HasPrefix(u.url, "http:") && c.Cluster != "":
@@ -111,10 +123,31 @@ func (c *Config) checkServices() error {
 	return errors.Join(errs...)
 }
 
+// addressOf is the address in a variable.
+type addressOf struct{ name, url string }
+
+// SessionManagerURLs are the addresses in SessionManagerURL. A Node asks the session
+// managers there which of them leads, and whatever it needs of the records.
+func (c *Config) SessionManagerURLs() []string {
+	if c.SessionManagerURL == "" {
+		return nil
+	}
+	return strings.Split(c.SessionManagerURL, ",")
+}
+
 // KeepsTemplates reports whether the Templates are in the data folder of a Node: those of
 // the installation, or of this machine.
 func (c *Config) KeepsTemplates() bool {
 	return c.TemplatesURL == "" || c.Role == RoleNode && c.TemplatesURL == c.NodeURL
+}
+
+func checkURLs(v string) error {
+	for _, url := range strings.Split(v, ",") {
+		if err := checkURL(url); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkURL(v string) error {

@@ -23,11 +23,20 @@ func TestClusterSettings(t *testing.T) {
 		{"no port", env(manager, "https://control.example", "CLOUD_SANDBOX_CLUSTER", "/c"), "neither unix:/PATH nor https://HOST:PORT"},
 		{"an address for monitoring", env("CLOUD_SANDBOX_MONITOR_ADDR", "127.0.0.1:9191", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
 		{"a bad one", env("CLOUD_SANDBOX_MONITOR_ADDR", "9191", "CLOUD_SANDBOX_CLUSTER", "/c"), "CLOUD_SANDBOX_MONITOR_ADDR"},
+		{"several session-managers", env(manager, "https://a.example:9091,https://b.example:9091", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
+		{"one of them without TLS", env(manager, "https://a.example:9091,http://b.example:9091", "CLOUD_SANDBOX_CLUSTER", "/c"), manager + ": http:// is refused"},
+		{"an empty one of them", env(manager, "https://a.example:9091,", "CLOUD_SANDBOX_CLUSTER", "/c"), "neither unix:/PATH nor https://HOST:PORT"},
+		{"the database in a cluster", env("CLOUD_SANDBOX_DATABASE", "postgres://h/d", "CLOUD_SANDBOX_CLUSTER", "/c"), "CLOUD_SANDBOX_DATABASE: a node of a cluster has no access"},
 		{"one without certificates", env("CLOUD_SANDBOX_MONITOR_ADDR", "127.0.0.1:9191"), "without CLOUD_SANDBOX_CLUSTER"},
 	} {
 		_, err := LoadRole(RoleNode, nil, tt.env)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	for _, role := range []string{RoleGateway, RoleSessionManager} {
+		if _, err := LoadRole(role, nil, env(manager, "https://a.example:9091,https://b.example:9091", "CLOUD_SANDBOX_CLUSTER", "/c", "CLOUD_SANDBOX_DEV", "true")); err == nil || !strings.Contains(err.Error(), manager+": only a node takes several") {
+			t.Errorf("several session-managers of a %s: %v", role, err)
 		}
 	}
 	for name, want := range map[string]string{"": "local", "node-1": "node-1"} {

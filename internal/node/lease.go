@@ -15,9 +15,15 @@ import (
 const (
 	leaseLife  = 15 * time.Second
 	leaseEvery = 5 * time.Second
+	leaseAgain = time.Second // after a failure
 )
 
 func identityFile(dir string) string { return filepath.Join(dir, "id") }
+
+// Leases has the Lease of a Node. sandbox.NodeStore and sandbox.NodeRecords implement it.
+type Leases interface {
+	RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error)
+}
 
 // Holder returns the identity of a Node's folder, which records of its Lease carry. A Node
 // keeps it from its first start on; empty: none has started there.
@@ -44,27 +50,26 @@ func (n *Node) takeLease(ctx context.Context) error {
 	}
 }
 
-// keepLease renews the Node's Lease until ctx ends.
+// keepLease renews the Node's Lease until ctx ends: often after a failure, so that the
+// Node gets Sandboxes again soon after the records were away.
 func (n *Node) keepLease(ctx context.Context) error {
-	ticker := time.NewTicker(leaseEvery)
-	defer ticker.Stop()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, leaseEvery)
 		err := n.renewLease(attempt)
 		cancel()
+		pause := leaseEvery
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("renewing the lease failed", telemetry.KeyError, err)
+			pause = leaseAgain
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sleep(ctx, pause); err != nil {
+			return err
 		}
 	}
 }
 
 func (n *Node) renewLease(ctx context.Context) error {
-	_, err := n.cfg.Store.RenewLease(ctx, sandbox.NodeRecord{
+	_, err := n.cfg.Leases.RenewLease(ctx, sandbox.NodeRecord{
 		Name:    n.cfg.Name,
 		Holder:  n.holder,
 		Engine:  n.features.Name,

@@ -76,8 +76,8 @@ type Config struct {
 	Dir     string  // the Node's own folder; made when absent
 	Volumes volumes // keeps the files of Volumes
 	Engine  sandbox.Engine
-	Store   sandbox.NodeStore // for the Lease
-	Images  sandbox.Images    // of the Pools' Templates
+	Leases  Leases
+	Images  sandbox.Images // of the Pools' Templates
 	// Held returns the digests of the images on this host. Nil: not known.
 	Held func() ([]string, error)
 	// Carrier brings images to this host; nil: all are here.

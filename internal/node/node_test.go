@@ -54,7 +54,6 @@ func (i *images) set(digest string) {
 
 // leases counts renewals.
 type leases struct {
-	sandbox.NodeStore
 	renewed atomic.Int64
 
 	mu      sync.Mutex
@@ -138,7 +137,7 @@ func newWorld(t *testing.T, pool node.PoolConfig) *world {
 		t.Fatal(err)
 	}
 	w.cfg = node.Config{
-		Name: name, Dir: w.dir, Volumes: volumes, Store: w.leases, Images: w.images,
+		Name: name, Dir: w.dir, Volumes: volumes, Leases: w.leases, Images: w.images,
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{pool}, ColdStarts: 2, Saves: 2,
 		Host: w.host.read,

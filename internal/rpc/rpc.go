@@ -82,6 +82,9 @@ func CheckAddress(address string) error {
 // UnixAddress is the address of a socket file.
 func UnixAddress(path string) string { return unixPrefix + path }
 
+// IsUnix reports whether an address is that of a socket file.
+func IsUnix(address string) bool { return strings.HasPrefix(address, unixPrefix) }
+
 // A peer is another process with the credentials to call it.
 type peer struct {
 	role    Role
@@ -114,7 +117,7 @@ type Self struct {
 // Node's, for the role node.
 func newPeer(role Role, name, address string, self Self) *peer {
 	p := &peer{role: role, name: name, address: address, self: self, base: address}
-	if strings.HasPrefix(address, unixPrefix) {
+	if IsUnix(address) {
 		p.base = plainPrefix + string(role)
 	}
 	p.http = &http.Client{

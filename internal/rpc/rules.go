@@ -27,9 +27,9 @@ var speakers = []Role{Gateway, SessionManager}
 // rules has each procedure of every service between roles. A procedure without a rule is
 // refused, and a test fails.
 //
-// To the session manager a Node may only report. A report is about the Node that the
-// caller's certificate names, never about one in the message, and the session manager
-// ignores a report about a Boot that its record places on another Node. At the Node that
+// To the session manager a Node may only report, and ask about itself. Both are about the
+// Node that the caller's certificate names, never about one in the message, and the
+// session manager ignores a report about a Boot that its record places on another Node. At the Node that
 // keeps the Templates it may find the operator's, and get and store images by their hash.
 var rules = map[string]rule{
 	// Of the session-manager.
@@ -62,6 +62,15 @@ var rules = map[string]rule{
 	importSnapshotPath:                                forTenantBy(Gateway),
 	sessionv1connect.SessionServiceUsedProcedure:      forNone(Gateway), // of Sandboxes of many Tenants
 	sessionv1connect.SessionServiceBootEndedProcedure: forNone(Node),
+	sessionv1connect.SessionServiceNodeEndedProcedure: forNone(Node),
+
+	// Of each session-manager, also one that stands by.
+	sessionv1connect.NodeRecordsServiceRenewLeaseProcedure:       forNone(Node),
+	sessionv1connect.NodeRecordsServiceLeaderOfProcedure:         forNone(Node),
+	sessionv1connect.NodeRecordsServiceOwnerOfProcedure:          forNone(Node),
+	sessionv1connect.NodeRecordsServiceNeedsImageProcedure:       forNone(Node),
+	sessionv1connect.NodeRecordsServiceSnapshotsOfBuildProcedure: forNone(Node),
+	sessionv1connect.NodeRecordsServiceTemplateBytesProcedure:    forNone(Node),
 
 	// Of the scheduler.
 	schedulerv1connect.SchedulerServicePlaceProcedure: forNone(SessionManager),

@@ -71,6 +71,12 @@ cloudsandbox.node.v1.NodeService.ImportSaved         M
 cloudsandbox.node.v1.NodeService.ReadVolumeFile      G
 cloudsandbox.node.v1.NodeService.WriteVolumeFile     G
 cloudsandbox.scheduler.v1.SchedulerService/Place     m
+cloudsandbox.session.v1.NodeRecordsService/LeaderOf  n
+cloudsandbox.session.v1.NodeRecordsService/NeedsImage n
+cloudsandbox.session.v1.NodeRecordsService/OwnerOf   n
+cloudsandbox.session.v1.NodeRecordsService/RenewLease n
+cloudsandbox.session.v1.NodeRecordsService/SnapshotsOfBuild n
+cloudsandbox.session.v1.NodeRecordsService/TemplateBytes n
 cloudsandbox.session.v1.SessionService/BootEnded     n
 cloudsandbox.session.v1.SessionService/Counts        G
 cloudsandbox.session.v1.SessionService/Create        G
@@ -88,6 +94,7 @@ cloudsandbox.session.v1.SessionService/Idle          G
 cloudsandbox.session.v1.SessionService/List          G
 cloudsandbox.session.v1.SessionService/ListSnapshots G
 cloudsandbox.session.v1.SessionService/ListVolumes   G
+cloudsandbox.session.v1.SessionService/NodeEnded     n
 cloudsandbox.session.v1.SessionService/Pause         G
 cloudsandbox.session.v1.SessionService/Resume        G
 cloudsandbox.session.v1.SessionService/Rollback      G
@@ -119,7 +126,7 @@ func expected(t *testing.T) map[string]string {
 func served() map[Role][]Service {
 	return map[Role][]Service{
 		Node:           {NodeService(&reachedNodes{}), TemplateService(&reachedTemplates{})},
-		SessionManager: {SessionService(&reachedManager{})},
+		SessionManager: {SessionService(&reachedManager{}), NodeRecordsService(reachedRecords{})},
 		Scheduler:      {SchedulerService(placement(func(context.Context) ([]string, error) { return nil, errReached }))},
 	}
 }
@@ -148,6 +155,8 @@ func (reachedNodes) WriteVolumeFile(context.Context, string, sandbox.VolumeRef, 
 }
 
 type reachedManager struct{ Manager }
+
+type reachedRecords struct{ sandbox.NodeRecords }
 
 // reachedTemplates fails in the same way.
 type reachedTemplates struct{ Home }

@@ -120,6 +120,12 @@ func (s *Sandboxes) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 	return err
 }
 
+// NodeEnded implements sandbox.BootEnds. The Node is Self's.
+func (s *Sandboxes) NodeEnded(ctx context.Context, _ string, cause sandbox.Cause) (int, error) {
+	r, err := lead(ctx, s, "", sessionv1connect.SessionServiceClient.NodeEnded, &sessionv1.NodeEndedRequest{Cause: string(cause)})
+	return int(r.GetCount()), err
+}
+
 // Manager is implemented by session managers.
 type Manager interface {
 	sandbox.Sandboxes
@@ -283,4 +289,9 @@ func (s sessionServer) BootEnded(ctx context.Context, r *connect.Request[session
 	e := toEnd(r.Msg)
 	e.Node = callerOf(ctx).Name // the manager ignores a report about another Node's Boot
 	return answer(&sessionv1.BootEndedResponse{}, s.m.BootEnded(ctx, e))
+}
+
+func (s sessionServer) NodeEnded(ctx context.Context, r *connect.Request[sessionv1.NodeEndedRequest]) (*connect.Response[sessionv1.NodeEndedResponse], error) {
+	n, err := s.m.NodeEnded(ctx, callerOf(ctx).Name, sandbox.Cause(r.Msg.Cause))
+	return answer(&sessionv1.NodeEndedResponse{Count: int64(n)}, err)
 }

@@ -28,6 +28,9 @@ func TenantsOf(s sandbox.Store, images *template.Store, layout launch.Layout) *t
 // the database, whose files are the server's.
 func WithStore(ctx context.Context, layout launch.Layout, use func(sandbox.Store) error) error {
 	if !hasDatabase(layout) {
+		if hasAccess(layout) {
+			return fmt.Errorf("%s is the data folder of a node, which has no access to the database: run this on the machine of a gateway or session-manager", layout.Root)
+		}
 		return fmt.Errorf("%s has no database yet: start the server once", layout.Root)
 	}
 	if err := launch.BecomeServer(); err != nil {

@@ -53,7 +53,7 @@ func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 }
 
 // openOffload wraps the engine with snapshot replication, if configured.
-func (j *joined) openOffload(ctx context.Context, name string) error {
+func (j *joined) openOffload(ctx context.Context) error {
 	inner := failpoint.Saver(j.engine)
 	if j.points != nil {
 		inner = j.points.Engine(inner)
@@ -74,17 +74,14 @@ func (j *joined) openOffload(ctx context.Context, name string) error {
 		return fmt.Errorf("copies of snapshots: %w", err)
 	}
 	j.boots = j.replicas
-	j.registry.MustRegister(&replicationCollector{j.replicas, name})
+	j.registry.MustRegister(&replicationCollector{j.replicas, j.nodeName()})
 	return nil
 }
 
 // ownerOf returns the owner of a saved state.
 func (j *joined) ownerOf(ctx context.Context, name string) (replication.Owned, error) {
-	snap, err := j.store.SnapshotByID(ctx, name)
-	if err == nil && snap.State != sandbox.SnapshotReady {
-		err = sandbox.Errorf(sandbox.NotFound, "the snapshot is not ready")
-	}
-	return replication.Owned{Group: string(snap.Tenant), Bytes: snap.Bytes, At: snap.CreatedAt}, err
+	o, err := j.records.OwnerOf(ctx, j.nodeName(), name)
+	return replication.Owned{Group: string(o.Tenant), Bytes: o.Bytes, At: o.CreatedAt}, err
 }
 
 // startOffload starts snapshot replication, if configured.

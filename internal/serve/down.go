@@ -3,12 +3,15 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
@@ -17,11 +20,14 @@ import (
 // hosts that the same database lists go on. It gives up root for good before it opens the
 // database, whose files are the server's.
 func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
-	if !hasDatabase(layout) {
+	if !hasDatabase(layout) && !hasAccess(layout) {
 		return 0, nil
 	}
 	if err := launch.BecomeServer(); err != nil {
 		return 0, err
+	}
+	if !hasDatabase(layout) {
+		return reportDown(ctx, layout)
 	}
 	holder, err := node.Holder(layout.Node())
 	if err != nil {
@@ -38,6 +44,27 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 		Ended: func(ctx context.Context, sb sandbox.Sandbox) { auditEnd(ctx, store, slog.Default(), sb) },
 	}).EndAll(ctx, holder, sandbox.CauseOperator)
 	return n, errors.Join(err, store.Close())
+}
+
+// ErrManagersAway is the Cause when no session manager could record what a Node's operator
+// ended. They record it when the Node has started again.
+var ErrManagersAway = errors.New("no session-manager answers")
+
+// reportDown is RecordDown for a Node: the session manager records the ends.
+func reportDown(ctx context.Context, layout launch.Layout) (int, error) {
+	access, self, err := openAccess(layout)
+	if err != nil {
+		return 0, err
+	}
+	records := rpc.NewNodeRecords(access.SessionManagers, self)
+	defer records.Close()
+	leader := rpc.NewLeader(leaderAt(access.SessionManagers[0], records.LeaderOf), self)
+	defer leader.Close()
+	n, err := leader.NodeEnded(ctx, access.Node, sandbox.CauseOperator)
+	if errors.Is(err, sandbox.Unavailable) {
+		err = fmt.Errorf("%w at %s: %w", ErrManagersAway, strings.Join(access.SessionManagers, " or "), err)
+	}
+	return n, err
 }
 
 // nothingRuns is the Nodes of an installation that is down.

@@ -24,24 +24,14 @@ import (
 // take longer cannot write any more, and the next leader finishes or undoes them.
 const lastCalls = 8 * time.Second
 
-// sandboxes is the session manager that leads, at the configured address. Without one it
-// is at the address in the leader's record, or at the socket in the data folder if no
-// session manager has led yet.
+// sandboxes is the session manager that leads, for a gateway: at the configured address, or
+// without one at the address in the leader's record.
 func (r *role) sandboxes() *rpc.Sandboxes {
 	address := r.at(config.RoleSessionManager, r.cfg.SessionManagerURL)
 	if r.cfg.SessionManagerURL != "" {
 		return rpc.NewSandboxes(address, r.self)
 	}
-	return rpc.NewLeader(func(ctx context.Context) (string, bool, error) {
-		l, err := r.store.LeaderOf(ctx, config.RoleSessionManager)
-		switch {
-		case errors.Is(err, sandbox.NotFound), err == nil && rpc.CheckAddress(l.Address) != nil:
-			return address, false, nil
-		case err != nil:
-			return "", false, err
-		}
-		return l.Address, l.Left <= 0, nil
-	}, r.self)
+	return rpc.NewLeader(leaderAt(address, r.store.LeaderOf), r.self)
 }
 
 // claim is the claim of this process to lead a role. It ends the term of the process

@@ -87,7 +87,7 @@ func TestNodeMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := node.Open(t.Context(), node.Config{
-		Name: "n", Dir: t.TempDir(), Volumes: volumes, Engine: engine, Store: store, Images: baseImage{},
+		Name: "n", Dir: t.TempDir(), Volumes: volumes, Engine: engine, Leases: store, Images: baseImage{},
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{{Template: "base", Min: 1, Max: 2}},
 		Host: func() (sandbox.HostState, error) {

@@ -42,7 +42,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 	if err != nil {
 		return err
 	}
-	defer j.store.Close()
+	defer j.close()
 	secrets := j.cfg // with those of files
 	secrets.Data = j.layout.Server()
 	if err := secrets.KeepServiceSecret(); err != nil {
@@ -66,7 +66,9 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 	if err := r.openIdentity(parts); err != nil {
 		return err
 	}
-	parts.Start("events", ended(j.hooks.Run))
+	if j.hooks != nil {
+		parts.Start("events", ended(j.hooks.Run))
+	}
 	parts.Start("memory", ended(returnMemory))
 	if err := start(ctx, parts); err != nil {
 		return err
@@ -176,7 +178,7 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	if err != nil {
 		return err
 	}
-	if err := r.serve(parts, ready, l.leads, rpc.LeaderService(l.join)); err != nil {
+	if err := r.serve(parts, ready, l.leads, rpc.LeaderService(l.join), rpc.NodeRecordsService(r.records)); err != nil {
 		return err
 	}
 	l.lives = newLives(r.registry, r.store, l.leads)
@@ -206,18 +208,24 @@ func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
 }
 
 func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) error {
-	name := r.cfg.NodeName
-	if err := r.openEngine(ctx, name, in); err != nil {
+	name := r.nodeName()
+	r.self.Name = name
+	records, err := r.openRecords(ctx)
+	if err != nil {
+		return err
+	}
+	r.records = records
+	if err := r.openEngine(ctx, in); err != nil {
+		records.Close()
 		return err
 	}
 	if home := strings.HasPrefix(r.cfg.TemplatesURL, "https:"); home && (r.cfg.TemplatesNode == name) != r.cfg.KeepsTemplates() {
 		return fmt.Errorf("CLOUD_SANDBOX_TEMPLATES_NODE is %s and this node is %s, which its two addresses contradict: on the node that keeps the templates, and only there, CLOUD_SANDBOX_TEMPLATES_URL equals CLOUD_SANDBOX_NODE_URL", r.cfg.TemplatesNode, name)
 	}
-	r.self.Name = name
-	ends := r.sandboxes()
+	ends := rpc.NewLeader(leaderAt(r.managers()[0], records.LeaderOf), r.self)
 	closeHome := r.useHome()
 	carrier, services := r.imagesOf(parts)
-	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), carrier, ends.BootEnded)
+	n, err := r.joined.node(ctx, r.at(config.RoleNode, r.cfg.NodeURL), carrier, ends.BootEnded)
 	if err != nil {
 		return errors.Join(err, r.engine.Close())
 	}
@@ -230,6 +238,7 @@ func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) 
 		defer r.engine.Close()
 		defer closeHome()
 		defer ends.Close()
+		defer records.Close()
 		return n.Run(ctx)
 	}))
 	return r.serve(parts, ready, nil, append(services, rpc.NodeService(n))...)

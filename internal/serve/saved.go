@@ -52,64 +52,59 @@ func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
 	return err == nil, err
 }
 
-// savedOn finds a Snapshot that needs something in the database, by a process of its own:
+// savedOn finds a Snapshot that needs something in the records, by a process of its own:
 // its caller is root, and root does not open files that the server writes.
 func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
-	if !hasDatabase(layout) {
+	if !hasDatabase(layout) && !hasAccess(layout) {
 		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved")
 	}
 	cmd := exec.CommandContext(ctx, exe, SavedCommand, kind, name, "--data", layout.Root)
 	cmd.Env = withoutSecrets(os.Environ())
+	if secret := os.Getenv(serviceSecret); secret != "" {
+		cmd.Env = append(cmd.Env, serviceSecret+"="+secret) // for the session managers
+	}
 	var out, problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	if err := cmd.Run(); err != nil {
 		return snap, fmt.Errorf("ask for saved states: %w: %s", err, problem.Bytes())
 	}
-	if out.Len() == 0 {
+	var found saved
+	switch err := json.Unmarshal(out.Bytes(), &found); {
+	case err != nil:
+		return snap, fmt.Errorf("ask for saved states: %q, %w", out.Bytes(), err)
+	case !found.Needed:
 		return snap, sandbox.Errorf(sandbox.NotFound, "no saved state needs %s %s", kind, name)
 	}
-	if err := json.Unmarshal(out.Bytes(), &snap); err != nil || snap.SandboxID == "" {
-		return snap, fmt.Errorf("ask for saved states: %q, %w", out.Bytes(), err)
-	}
-	return snap, nil
+	return sandbox.Snapshot{ID: found.Snapshot, Tenant: found.Tenant, SandboxID: found.Sandbox}, nil
 }
 
-// PrintSaved is SavedCommand: it prints a Snapshot that needs the named image or build,
-// as JSON, or nothing. For a Sandbox that has the image and no Snapshot, perhaps on another
-// Node, it prints a Snapshot without an ID.
+// saved is the output of SavedCommand.
+type saved struct {
+	Needed bool `json:"needed"`
+	// What needs an image; Snapshot is empty for a Sandbox that has not ended.
+	Snapshot string           `json:"snapshot,omitempty"`
+	Tenant   sandbox.TenantID `json:"tenant,omitempty"`
+	Sandbox  string           `json:"sandbox,omitempty"`
+}
+
+// PrintSaved is SavedCommand: it prints as JSON whether a Snapshot, or for an image a
+// Sandbox, needs the named image or build.
 func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, out io.Writer) error {
-	return WithStore(ctx, layout, func(s sandbox.Store) error {
-		find, ok := map[string]func(context.Context, string) (sandbox.Snapshot, error){
-			savedImage: s.SnapshotOfImage, savedBuild: s.SnapshotOfBuild,
-		}[kind]
-		if !ok {
-			return sandbox.Errorf(sandbox.Invalid, "ask for %q or %q", savedImage, savedBuild)
+	return WithNodeRecords(ctx, layout, func(records sandbox.NodeRecords) (err error) {
+		var found saved
+		switch kind {
+		case savedImage:
+			snap, failed := records.NeedsImage(ctx, "", name)
+			found, err = saved{failed == nil, snap.ID, snap.Tenant, snap.SandboxID}, failed
+		case savedBuild:
+			n, failed := records.SnapshotsOfBuild(ctx, name)
+			found, err = saved{Needed: n > 0}, failed
+		default:
+			err = sandbox.Errorf(sandbox.Invalid, "ask for %q or %q", savedImage, savedBuild)
 		}
-		snap, err := find(ctx, name)
-		if errors.Is(err, sandbox.NotFound) && kind == savedImage {
-			snap, err = runsFrom(ctx, s, name)
-		}
-		if errors.Is(err, sandbox.NotFound) {
-			return nil
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, sandbox.NotFound) {
 			return err
 		}
-		return json.NewEncoder(out).Encode(sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID})
+		return json.NewEncoder(out).Encode(found)
 	})
-}
-
-// runsFrom finds a Sandbox of an image and returns it as a Snapshot without an ID. The
-// file locks of images show only the Sandboxes of this host.
-func runsFrom(ctx context.Context, s sandbox.SandboxStore, image string) (sandbox.Snapshot, error) {
-	all, err := s.SandboxesNotEnded(ctx)
-	if err != nil {
-		return sandbox.Snapshot{}, err
-	}
-	for _, sb := range all {
-		if sb.Image == image {
-			return sandbox.Snapshot{Tenant: sb.Tenant, SandboxID: sb.ID}, nil
-		}
-	}
-	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no sandbox has the image %s", image)
 }

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -48,9 +49,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
-// nodeName is the Node of a server with all roles.
-const nodeName = config.DefaultNode
-
 // stopGrace is the Guest's time to end its Processes when a Sandbox ends: none, because
 // its files and memory are deleted too.
 const stopGrace = 0 * time.Second
@@ -63,12 +61,12 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	if err != nil {
 		return err
 	}
-	defer j.store.Close()
+	defer j.close()
 	keepLead, err := j.takeLead(ctx)
 	if err != nil {
 		return err
 	}
-	if err := j.openEngine(ctx, nodeName, in); err != nil {
+	if err := j.openEngine(ctx, in); err != nil {
 		return err
 	}
 	defer j.engine.Close()
@@ -119,13 +117,14 @@ func begin(ctx context.Context, cfg config.Config, in launch.Inherited, log *slo
 type joined struct {
 	cfg       config.Config
 	layout    launch.Layout
-	seed      []byte           // nil, as secrets: the process's role needs none
-	secrets   *secrets.Service // nil, as seed
-	store     sandbox.Store
-	shared    *sqlstore.Store // store, if other hosts may use it too; nil: it is this data folder's
-	kept      *builder.Client // of the Templates in the data folder
-	images    sandbox.Images  // of templates
-	templates rpc.Home        // kept, or those of another Node
+	seed      []byte              // nil, as secrets: the process's role needs none
+	secrets   *secrets.Service    // nil, as seed
+	store     sandbox.Store       // nil: the process is a Node alone
+	shared    *sqlstore.Store     // store, if other hosts may use it too; nil: it is this data folder's
+	records   sandbox.NodeRecords // of a process that is a Node
+	kept      *builder.Client     // of the Templates in the data folder
+	images    sandbox.Images      // of templates
+	templates rpc.Home            // kept, or those of another Node
 	listeners []net.Listener
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
@@ -133,9 +132,9 @@ type joined struct {
 	boots     sandbox.Engine       // engine, or replicas around it
 	replicas  *replication.Engine  // nil: saved states are kept on the host only
 	points    *failpoint.Points    // nil: off
-	hooks     *webhook.Sender
-	acme      *acme.Certificates // nil: no ACME
-	limiter   *redis.Limiter     // nil: rate limits of this process alone
+	hooks     *webhook.Sender      // nil: as store
+	acme      *acme.Certificates   // nil: no ACME
+	limiter   *redis.Limiter       // nil: rate limits of this process alone
 }
 
 // open opens the dependencies of every process.
@@ -152,6 +151,11 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Role == config.RoleNode {
+		j.kept = builder.NewClient(images, templateQuotas{j}, j.layout.BuilderSocket())
+		j.images, j.templates = images, j.kept
+		return j, nil
+	}
 	store, err := openConfigured(ctx, j.layout, cfg.Database)
 	if err != nil {
 		return nil, err
@@ -159,6 +163,7 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	store.SetDefaultQuota(cfg.Quota)
 	j.store, j.kept = store, builder.NewClient(images, store, j.layout.BuilderSocket())
 	j.images, j.templates = images, j.kept
+	j.records = session.NodeRecords{Store: store, Home: cfg.TemplatesNode}
 	if cfg.Database != "" {
 		j.shared = store
 	}
@@ -171,7 +176,22 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	return j, nil
 }
 
-func (j *joined) openEngine(ctx context.Context, name string, in launch.Inherited) error {
+// close closes the database, if this process has one.
+func (j *joined) close() {
+	if j.store != nil {
+		_ = j.store.Close() // the process ends
+	}
+}
+
+// nodeName is the name of the Node of this process.
+func (j *joined) nodeName() string {
+	if j.cfg.Role == "" {
+		return config.DefaultNode
+	}
+	return cmp.Or(j.cfg.NodeName, config.DefaultNode)
+}
+
+func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 	roots, err := j.cfg.ReadRoots()
 	if err != nil {
 		return err
@@ -187,7 +207,7 @@ func (j *joined) openEngine(ctx context.Context, name string, in launch.Inherite
 	}); err != nil {
 		return fmt.Errorf("reach the engine: %w", err)
 	}
-	if err := j.openOffload(ctx, name); err != nil {
+	if err := j.openOffload(ctx); err != nil {
 		return errors.Join(err, j.engine.Close())
 	}
 	return nil
@@ -199,13 +219,13 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	var manager *session.Manager
 	// The Node reports only while it runs, which is after manager is set.
 	ends := func(ctx context.Context, e sandbox.BootEnd) error { return manager.BootEnded(ctx, e) }
-	n, err := j.node(ctx, nodeName, "", nil, ends)
+	n, err := j.node(ctx, "", nil, ends)
 	if err != nil {
 		return nil, err
 	}
 	placement := scheduler.New(j.store, nil, j.log)
 	manager = j.manager(j.store, newLives(j.registry, j.store, func() bool { return true }), n, placement, 0)
-	names := func(context.Context) ([]string, error) { return []string{nodeName}, nil }
+	names := func(context.Context) ([]string, error) { return []string{j.nodeName()}, nil }
 	j.openLimiter(ctx)
 	door, err := j.door(manager, n, names)
 	if err != nil {
@@ -255,7 +275,7 @@ func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 
 // node opens the Node of this machine.
 // carrier brings images to it; nil: they are here.
-func (j *joined) node(ctx context.Context, name, address string, carrier node.Carrier, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
+func (j *joined) node(ctx context.Context, address string, carrier node.Carrier, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
 	trusted, err := j.cfg.ReadCACerts()
 	if err != nil {
 		return nil, err
@@ -265,8 +285,8 @@ func (j *joined) node(ctx context.Context, name, address string, carrier node.Ca
 		return nil, err
 	}
 	n, err := node.Open(ctx, node.Config{
-		Name: name, Address: address, Dir: j.layout.Node(), Volumes: volumes,
-		Engine: j.boots, Store: j.store, Images: j.images, Held: j.kept.ListImages, Carrier: carrier, Log: j.log,
+		Name: j.nodeName(), Address: address, Dir: j.layout.Node(), Volumes: volumes,
+		Engine: j.boots, Leases: j.records, Images: j.images, Held: j.kept.ListImages, Carrier: carrier, Log: j.log,
 		Guest: func(dial node.Dial) node.GuestControl {
 			return client.New(client.Dial(dial), client.WithTrusted(trusted))
 		},
@@ -276,7 +296,7 @@ func (j *joined) node(ctx context.Context, name, address string, carrier node.Ca
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	j.registry.MustRegister(&nodeCollector{n, name}, &networkCollector{j.engine.NetworkCounts, name})
+	j.registry.MustRegister(&nodeCollector{n, j.nodeName()}, &networkCollector{j.engine.NetworkCounts, j.nodeName()})
 	return n, nil
 }
 

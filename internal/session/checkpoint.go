@@ -110,6 +110,7 @@ type loss struct {
 	cause sandbox.Cause
 	at    time.Time // when it was lost, or the loss was noticed
 	ran   time.Time // last time that the Boot is known to have run; zero: now
+	down  bool      // the Boot has ended with all others of its Node, which is not called
 }
 
 // used returns the time until which usage of the Boot counts.

@@ -376,6 +376,40 @@ func TestEndAllOfOneHost(t *testing.T) {
 	})
 }
 
+// NodeEnded ends the Sandboxes of one Node without a call of it, except paused ones.
+func TestNodeEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		defer w.close()
+		w.nodes.setAway("b", true)
+		paused := w.create("t", sandbox.CreateRequest{})
+		w.pause(paused.ID)
+		gone := []sandbox.Sandbox{w.create("t", sandbox.CreateRequest{}), w.create("u", sandbox.CreateRequest{})}
+		w.nodes.setAway("b", false)
+		w.nodes.setAway("a", true)
+		other := w.create("t", sandbox.CreateRequest{})
+		n, err := w.m.NodeEnded(t.Context(), "a", sandbox.CauseOperator)
+		if n != len(gone) || err != nil {
+			t.Errorf("NodeEnded = %d, %v", n, err)
+		}
+		for _, sb := range gone {
+			if now := w.record(sb.ID); now.State != sandbox.Ended || now.Ended.Cause != sandbox.CauseOperator {
+				t.Errorf("it is %s, %+v", now.State, now.Ended)
+			}
+		}
+		if now := w.record(paused.ID); now.State != sandbox.Paused {
+			t.Errorf("the paused one is %s", now.State)
+		}
+		if now := w.record(other.ID); now.State != sandbox.Running {
+			t.Errorf("the one on another node is %s", now.State)
+		}
+		if n, err := w.m.NodeEnded(t.Context(), "a", sandbox.CauseOperator); n != 0 || err != nil {
+			t.Errorf("NodeEnded again = %d, %v", n, err)
+		}
+		w.nodes.setAway("a", false)
+	})
+}
+
 // The session length quota bounds each run of a Sandbox. A resume starts a new run.
 func TestSessionLength(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

@@ -48,6 +48,17 @@ func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause
 	for _, n := range nodes {
 		elsewhere[n.Name] = holder != "" && n.Holder != "" && n.Holder != holder
 	}
+	return m.endOn(ctx, func(node string) bool { return !elsewhere[node] }, loss{cause: cause})
+}
+
+// NodeEnded implements sandbox.BootEnds.
+func (m *Manager) NodeEnded(ctx context.Context, node string, cause sandbox.Cause) (int, error) {
+	return m.endOn(ctx, func(other string) bool { return other == node }, loss{cause: cause, down: true})
+}
+
+// endOn ends every Sandbox on some Nodes except paused ones, and returns their number. The
+// Boots count as used until their Sandboxes were created: it is not known when they ended.
+func (m *Manager) endOn(ctx context.Context, on func(node string) bool, l loss) (int, error) {
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		return 0, err
@@ -55,11 +66,13 @@ func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause
 	var ended atomic.Int64
 	work := newGroup()
 	for _, sb := range records {
-		if sb.State == sandbox.Paused || elsewhere[sb.Boot.Node] {
+		if sb.State == sandbox.Paused || !on(sb.Boot.Node) {
 			continue
 		}
 		work.do(func() error {
-			_, err := m.endLive(ctx, sb.ID, loss{cause: cause, ran: sb.CreatedAt})
+			l := l
+			l.ran = sb.CreatedAt
+			_, err := m.endLive(ctx, sb.ID, l)
 			if errors.Is(err, sandbox.NotFound) {
 				return nil // already ended
 			}
@@ -75,7 +88,7 @@ func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause
 
 // BootEnded implements sandbox.BootEnds.
 func (m *Manager) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
-	_, err := m.lose(ctx, e.SandboxID, loss{e.Cause, e.At, e.At}, func(sb sandbox.Sandbox) bool {
+	_, err := m.lose(ctx, e.SandboxID, loss{cause: e.Cause, at: e.At, ran: e.At}, func(sb sandbox.Sandbox) bool {
 		if sb.Boot.Number != e.Number || sb.Boot.Node != e.Node {
 			return false
 		}
@@ -108,7 +121,7 @@ func (m *Manager) endLost(ctx context.Context, id string, l loss, still func(san
 	if err != nil || sb.Live() {
 		return sb, err
 	}
-	if sb, err = m.finish(context.WithoutCancel(ctx), sb); err != nil {
+	if sb, err = m.finish(context.WithoutCancel(ctx), sb, l.down); err != nil {
 		m.mendSoon()
 		return sandbox.Sandbox{}, fmt.Errorf("end sandbox: %w", err)
 	}
@@ -144,12 +157,15 @@ func (m *Manager) decide(ctx context.Context, id string, l loss, still func(sand
 	return sandbox.Sandbox{}, errRaced()
 }
 
-// finish stops the Boots of a stopping Sandbox and records it as ended.
-func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+// finish stops the Boots of a stopping Sandbox, unless its Node is down, and records it as
+// ended.
+func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox, down bool) (sandbox.Sandbox, error) {
 	m.untrack(sb.ID)
 	stopping, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
-	if err := m.stopBoots(stopping, sb); err != nil {
+	if down {
+		m.log.InfoContext(ctx, "a sandbox ends with its node", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node)
+	} else if err := m.stopBoots(stopping, sb); err != nil {
 		if now().Sub(sb.Ended.At) < stopPatience {
 			return sb, err
 		}

@@ -5,7 +5,9 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node/nodetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 )
 
 // The Manager passes the suite of its port over the Nodes that its other tests use.
@@ -32,5 +34,14 @@ func TestNodesInMemory(t *testing.T) {
 			Remember: func(bootID, value string) { n.remember(of(bootID), value) },
 			Recall:   func(bootID string) string { return n.recall(of(bootID)) },
 		}
+	})
+}
+
+// The records of Nodes over a Store pass the suite of their port.
+func TestNodeRecords(t *testing.T) {
+	sessiontest.NodeRecords(t, func(t *testing.T) sessiontest.NodeRecordsWorld {
+		store := sqlitetest.Open(t)
+		records := session.NodeRecords{Store: store, Home: "home"}
+		return sessiontest.NodeRecordsWorld{Store: store, Home: records, Other: records}
 	})
 }

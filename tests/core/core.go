@@ -159,7 +159,7 @@ func (c *Core) openNode(t testing.TB) {
 		engine, control = r.Engine, r.Guest
 	}
 	c.Node, err = node.Open(t.Context(), node.Config{
-		Name: NodeName, Dir: filepath.Join(c.Dir, "node"), Volumes: volumes, Engine: engine, Store: c.Store, Images: c.cfg.Images,
+		Name: NodeName, Dir: filepath.Join(c.Dir, "node"), Volumes: volumes, Engine: engine, Leases: c.Store, Images: c.cfg.Images,
 		Guest: control,
 		Pools: []node.PoolConfig{c.cfg.Pool},
 		OnEnd: func(ctx context.Context, e sandbox.BootEnd) error { return c.Manager.BootEnded(ctx, e) },

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -278,6 +280,60 @@ func TestClusterNodeCutOff(t *testing.T) {
 		_, there := f.Machine(rig.FleetNode).Runs(c.Create(t, littleSession("")).ID)
 		return there
 	})
+}
+
+// A node has no access to the database, and its operator ends what it runs all the same:
+// the session-manager records it. Sandboxes on other nodes go on.
+func TestClusterNodeDown(t *testing.T) {
+	f := aCluster(t)
+	c := f.Gateways().Client(t, "down")
+	var gone, kept []string
+	node := f.Machine(rig.FleetNode)
+	for _, id := range onBothNodes(t, f, c, rig.Body{"timeout_seconds": 1800}) {
+		if _, here := node.Runs(id); here {
+			gone = append(gone, id)
+		} else {
+			kept = append(kept, id)
+		}
+	}
+	for _, file := range []string{"database", "cloud-sandbox.db"} {
+		if _, err := os.Lstat(filepath.Join(node.Data, "server", file)); err == nil {
+			t.Errorf("the node has server/%s", file)
+		}
+	}
+	back := sync.OnceFunc(func() {
+		f.Start(t, node.Name)
+		f.Serves(t, node.Name)
+	})
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"builds"}, "GVISOR"},
+		{[]string{"saved-on", "build", "another"}, `"needed":false`},
+		{[]string{"saved-on", "image", "another"}, "does not keep the templates"},
+		{[]string{"key", "list", "--tenant", "down"}, "the data folder of a node, which has no access to the database"},
+	} {
+		out, _ := rig.Command(node.Bin, append(tt.args, "--data", node.Data)...).CombinedOutput()
+		if !strings.Contains(string(out), tt.want) {
+			t.Errorf("%q on the node: %s", tt.args, out)
+		}
+	}
+	f.Halt(t, node.Name)
+	t.Cleanup(back) // also after a failure
+	out, err := rig.Command(node.Bin, "down", "--data", node.Data).CombinedOutput()
+	if want := fmt.Sprintf("sandboxes ended: %d\n", len(gone)); err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("down: %v: %s, want %q", err, out, want)
+	}
+	for _, id := range gone {
+		if got := c.Get(t, id); got.State != "ended" || got.Cause() != "operator" {
+			t.Errorf("%s is %s, %s", id, got.State, got.Cause())
+		}
+	}
+	for _, id := range kept {
+		works(t, c, id)
+	}
+	back()
 }
 
 // No tenant data passes between the roles of a cluster unencrypted.

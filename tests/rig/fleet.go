@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -181,9 +182,13 @@ func (f *Fleet) envOf(m *Machine) (env []string) {
 	}
 	env = append(env, address+"="+m.addr)
 	if m.role == "node" {
-		env = append(env, "CLOUD_SANDBOX_NODE="+m.Name, "CLOUD_SANDBOX_NODE_URL="+scheme+m.addr)
+		managers := scheme + f.machines[FleetManager].addr
+		if b := f.machines[FleetManagerB]; b != nil {
+			managers += "," + scheme + b.addr
+		}
+		env = append(env, "CLOUD_SANDBOX_NODE="+m.Name, "CLOUD_SANDBOX_NODE_URL="+scheme+m.addr, "CLOUD_SANDBOX_SESSION_MANAGER_URL="+managers)
 	}
-	if m.role == "session-manager" { // the other roles find it in the database
+	if m.role == "session-manager" { // gateways find it in the database
 		scheduler := f.machines[FleetScheduler]
 		if m.Name == FleetManagerB {
 			scheduler = f.machines[FleetSchedulerB]
@@ -208,6 +213,9 @@ func (f *Fleet) Start(t testing.TB, name string, env ...string) {
 	defer log.Close()
 	m.cmd = exec.Command(m.program(), "--data", m.Data)
 	m.cmd.Env = append(append(append(os.Environ(), f.env...), f.envOf(m)...), env...)
+	if m.role == "node" { // which has no access to the database
+		m.cmd.Env = slices.DeleteFunc(m.cmd.Env, func(v string) bool { return strings.HasPrefix(v, "CLOUD_SANDBOX_DATABASE=") })
+	}
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	if err := m.Net.start(m.cmd); err != nil {
 		t.Fatal(err)
@@ -238,6 +246,14 @@ func (f *Fleet) Kill(t testing.TB, name string) {
 			_, runs := m.nodeServer()
 			return !runs
 		})
+	}
+}
+
+// Halt ends a Machine with SIGTERM.
+func (f *Fleet) Halt(t testing.TB, name string) {
+	t.Helper()
+	if err := f.machines[name].stop(); err != nil {
+		t.Fatalf("stop %s: %v", name, err)
 	}
 }
 

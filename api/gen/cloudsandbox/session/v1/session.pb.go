@@ -4382,6 +4382,710 @@ func (x *DeleteVolumeResponse) GetVolume() *Volume {
 	return nil
 }
 
+type NodeEndedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cause         string                 `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeEndedRequest) Reset() {
+	*x = NodeEndedRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeEndedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeEndedRequest) ProtoMessage() {}
+
+func (x *NodeEndedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeEndedRequest.ProtoReflect.Descriptor instead.
+func (*NodeEndedRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *NodeEndedRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+type NodeEndedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         int64                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"` // of Sandboxes that ended
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeEndedResponse) Reset() {
+	*x = NodeEndedResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeEndedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeEndedResponse) ProtoMessage() {}
+
+func (x *NodeEndedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeEndedResponse.ProtoReflect.Descriptor instead.
+func (*NodeEndedResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *NodeEndedResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type RenewLeaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Engine        string                 `protobuf:"bytes,2,opt,name=engine,proto3" json:"engine,omitempty"`
+	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Life          *durationpb.Duration   `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewLeaseRequest) Reset() {
+	*x = RenewLeaseRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewLeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewLeaseRequest) ProtoMessage() {}
+
+func (x *RenewLeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewLeaseRequest.ProtoReflect.Descriptor instead.
+func (*RenewLeaseRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *RenewLeaseRequest) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *RenewLeaseRequest) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *RenewLeaseRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *RenewLeaseRequest) GetLife() *durationpb.Duration {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+type RenewLeaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Left          *durationpb.Duration   `protobuf:"bytes,2,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewLeaseResponse) Reset() {
+	*x = RenewLeaseResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewLeaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewLeaseResponse) ProtoMessage() {}
+
+func (x *RenewLeaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewLeaseResponse.ProtoReflect.Descriptor instead.
+func (*RenewLeaseResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *RenewLeaseResponse) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RenewLeaseResponse) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+type LeaderOfRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderOfRequest) Reset() {
+	*x = LeaderOfRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderOfRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderOfRequest) ProtoMessage() {}
+
+func (x *LeaderOfRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderOfRequest.ProtoReflect.Descriptor instead.
+func (*LeaderOfRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *LeaderOfRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+type LeaderOfResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Epoch         int64                  `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Left          *durationpb.Duration   `protobuf:"bytes,4,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderOfResponse) Reset() {
+	*x = LeaderOfResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderOfResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderOfResponse) ProtoMessage() {}
+
+func (x *LeaderOfResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderOfResponse.ProtoReflect.Descriptor instead.
+func (*LeaderOfResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *LeaderOfResponse) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *LeaderOfResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *LeaderOfResponse) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *LeaderOfResponse) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+type OwnerOfRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerOfRequest) Reset() {
+	*x = OwnerOfRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerOfRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerOfRequest) ProtoMessage() {}
+
+func (x *OwnerOfRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerOfRequest.ProtoReflect.Descriptor instead.
+func (*OwnerOfRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *OwnerOfRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+type OwnerOfResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerOfResponse) Reset() {
+	*x = OwnerOfResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerOfResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerOfResponse) ProtoMessage() {}
+
+func (x *OwnerOfResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerOfResponse.ProtoReflect.Descriptor instead.
+func (*OwnerOfResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *OwnerOfResponse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *OwnerOfResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *OwnerOfResponse) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+type NeedsImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // digest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NeedsImageRequest) Reset() {
+	*x = NeedsImageRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NeedsImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NeedsImageRequest) ProtoMessage() {}
+
+func (x *NeedsImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NeedsImageRequest.ProtoReflect.Descriptor instead.
+func (*NeedsImageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *NeedsImageRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+type NeedsImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // empty: a Sandbox that runs
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	SandboxId     string                 `protobuf:"bytes,3,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NeedsImageResponse) Reset() {
+	*x = NeedsImageResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NeedsImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NeedsImageResponse) ProtoMessage() {}
+
+func (x *NeedsImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NeedsImageResponse.ProtoReflect.Descriptor instead.
+func (*NeedsImageResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *NeedsImageResponse) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *NeedsImageResponse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *NeedsImageResponse) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+type SnapshotsOfBuildRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Build         string                 `protobuf:"bytes,1,opt,name=build,proto3" json:"build,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotsOfBuildRequest) Reset() {
+	*x = SnapshotsOfBuildRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotsOfBuildRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotsOfBuildRequest) ProtoMessage() {}
+
+func (x *SnapshotsOfBuildRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotsOfBuildRequest.ProtoReflect.Descriptor instead.
+func (*SnapshotsOfBuildRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *SnapshotsOfBuildRequest) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
+type SnapshotsOfBuildResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         int64                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotsOfBuildResponse) Reset() {
+	*x = SnapshotsOfBuildResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotsOfBuildResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotsOfBuildResponse) ProtoMessage() {}
+
+func (x *SnapshotsOfBuildResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotsOfBuildResponse.ProtoReflect.Descriptor instead.
+func (*SnapshotsOfBuildResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *SnapshotsOfBuildResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type TemplateBytesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateBytesRequest) Reset() {
+	*x = TemplateBytesRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateBytesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateBytesRequest) ProtoMessage() {}
+
+func (x *TemplateBytesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateBytesRequest.ProtoReflect.Descriptor instead.
+func (*TemplateBytesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *TemplateBytesRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type TemplateBytesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // zero: no bound
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateBytesResponse) Reset() {
+	*x = TemplateBytesResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateBytesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateBytesResponse) ProtoMessage() {}
+
+func (x *TemplateBytesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateBytesResponse.ProtoReflect.Descriptor instead.
+func (*TemplateBytesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *TemplateBytesResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 var File_cloudsandbox_session_v1_session_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
@@ -4780,7 +5484,48 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x13DeleteVolumeRequest\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\"O\n" +
 	"\x14DeleteVolumeResponse\x127\n" +
-	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume2\xb9\x14\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume\"(\n" +
+	"\x10NodeEndedRequest\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\")\n" +
+	"\x11NodeEndedResponse\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\"\x8c\x01\n" +
+	"\x11RenewLeaseRequest\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x16\n" +
+	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12-\n" +
+	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\"Y\n" +
+	"\x12RenewLeaseResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12-\n" +
+	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\"%\n" +
+	"\x0fLeaderOfRequest\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\"\x89\x01\n" +
+	"\x10LeaderOfResponse\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\x12-\n" +
+	"\x04left\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04left\",\n" +
+	"\x0eOwnerOfRequest\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\"z\n" +
+	"\x0fOwnerOfResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x129\n" +
+	"\n" +
+	"created_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\")\n" +
+	"\x11NeedsImageRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\"g\n" +
+	"\x12NeedsImageResponse\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x03 \x01(\tR\tsandboxId\"/\n" +
+	"\x17SnapshotsOfBuildRequest\x12\x14\n" +
+	"\x05build\x18\x01 \x01(\tR\x05build\"0\n" +
+	"\x18SnapshotsOfBuildResponse\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\".\n" +
+	"\x14TemplateBytesRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\"-\n" +
+	"\x15TemplateBytesResponse\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes2\x9d\x15\n" +
 	"\x0eSessionService\x12Y\n" +
 	"\x06Create\x12&.cloudsandbox.session.v1.CreateRequest\x1a'.cloudsandbox.session.v1.CreateResponse\x12Y\n" +
 	"\x06Ensure\x12&.cloudsandbox.session.v1.EnsureRequest\x1a'.cloudsandbox.session.v1.EnsureResponse\x12P\n" +
@@ -4809,7 +5554,17 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\fDeleteVolume\x12,.cloudsandbox.session.v1.DeleteVolumeRequest\x1a-.cloudsandbox.session.v1.DeleteVolumeResponse\x12n\n" +
 	"\rSecretChanged\x12-.cloudsandbox.session.v1.SecretChangedRequest\x1a..cloudsandbox.session.v1.SecretChangedResponse\x12S\n" +
 	"\x04Used\x12$.cloudsandbox.session.v1.UsedRequest\x1a%.cloudsandbox.session.v1.UsedResponse\x12b\n" +
-	"\tBootEnded\x12).cloudsandbox.session.v1.BootEndedRequest\x1a*.cloudsandbox.session.v1.BootEndedResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1;sessionv1b\x06proto3"
+	"\tBootEnded\x12).cloudsandbox.session.v1.BootEndedRequest\x1a*.cloudsandbox.session.v1.BootEndedResponse\x12b\n" +
+	"\tNodeEnded\x12).cloudsandbox.session.v1.NodeEndedRequest\x1a*.cloudsandbox.session.v1.NodeEndedResponse2\x8a\x05\n" +
+	"\x12NodeRecordsService\x12e\n" +
+	"\n" +
+	"RenewLease\x12*.cloudsandbox.session.v1.RenewLeaseRequest\x1a+.cloudsandbox.session.v1.RenewLeaseResponse\x12_\n" +
+	"\bLeaderOf\x12(.cloudsandbox.session.v1.LeaderOfRequest\x1a).cloudsandbox.session.v1.LeaderOfResponse\x12\\\n" +
+	"\aOwnerOf\x12'.cloudsandbox.session.v1.OwnerOfRequest\x1a(.cloudsandbox.session.v1.OwnerOfResponse\x12e\n" +
+	"\n" +
+	"NeedsImage\x12*.cloudsandbox.session.v1.NeedsImageRequest\x1a+.cloudsandbox.session.v1.NeedsImageResponse\x12w\n" +
+	"\x10SnapshotsOfBuild\x120.cloudsandbox.session.v1.SnapshotsOfBuildRequest\x1a1.cloudsandbox.session.v1.SnapshotsOfBuildResponse\x12n\n" +
+	"\rTemplateBytes\x12-.cloudsandbox.session.v1.TemplateBytesRequest\x1a..cloudsandbox.session.v1.TemplateBytesResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1;sessionv1b\x06proto3"
 
 var (
 	file_cloudsandbox_session_v1_session_proto_rawDescOnce sync.Once
@@ -4823,116 +5578,130 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
-	(*Shape)(nil),                  // 0: cloudsandbox.session.v1.Shape
-	(*Limits)(nil),                 // 1: cloudsandbox.session.v1.Limits
-	(*Boot)(nil),                   // 2: cloudsandbox.session.v1.Boot
-	(*Certificate)(nil),            // 3: cloudsandbox.session.v1.Certificate
-	(*Sandbox)(nil),                // 4: cloudsandbox.session.v1.Sandbox
-	(*VolumeMount)(nil),            // 5: cloudsandbox.session.v1.VolumeMount
-	(*Restored)(nil),               // 6: cloudsandbox.session.v1.Restored
-	(*Wanted)(nil),                 // 7: cloudsandbox.session.v1.Wanted
-	(*CreateRequest)(nil),          // 8: cloudsandbox.session.v1.CreateRequest
-	(*CreateResponse)(nil),         // 9: cloudsandbox.session.v1.CreateResponse
-	(*EnsureRequest)(nil),          // 10: cloudsandbox.session.v1.EnsureRequest
-	(*EnsureResponse)(nil),         // 11: cloudsandbox.session.v1.EnsureResponse
-	(*GetRequest)(nil),             // 12: cloudsandbox.session.v1.GetRequest
-	(*GetResponse)(nil),            // 13: cloudsandbox.session.v1.GetResponse
-	(*SettledRequest)(nil),         // 14: cloudsandbox.session.v1.SettledRequest
-	(*SettledResponse)(nil),        // 15: cloudsandbox.session.v1.SettledResponse
-	(*ListRequest)(nil),            // 16: cloudsandbox.session.v1.ListRequest
-	(*ListResponse)(nil),           // 17: cloudsandbox.session.v1.ListResponse
-	(*SetTimeoutRequest)(nil),      // 18: cloudsandbox.session.v1.SetTimeoutRequest
-	(*SetTimeoutResponse)(nil),     // 19: cloudsandbox.session.v1.SetTimeoutResponse
-	(*Value)(nil),                  // 20: cloudsandbox.session.v1.Value
-	(*UpdateRequest)(nil),          // 21: cloudsandbox.session.v1.UpdateRequest
-	(*VolumeMounts)(nil),           // 22: cloudsandbox.session.v1.VolumeMounts
-	(*PortChange)(nil),             // 23: cloudsandbox.session.v1.PortChange
-	(*UpdateResponse)(nil),         // 24: cloudsandbox.session.v1.UpdateResponse
-	(*TouchRequest)(nil),           // 25: cloudsandbox.session.v1.TouchRequest
-	(*TouchResponse)(nil),          // 26: cloudsandbox.session.v1.TouchResponse
-	(*EndRequest)(nil),             // 27: cloudsandbox.session.v1.EndRequest
-	(*EndResponse)(nil),            // 28: cloudsandbox.session.v1.EndResponse
-	(*CountsRequest)(nil),          // 29: cloudsandbox.session.v1.CountsRequest
-	(*CountsResponse)(nil),         // 30: cloudsandbox.session.v1.CountsResponse
-	(*IdleRequest)(nil),            // 31: cloudsandbox.session.v1.IdleRequest
-	(*IdleResponse)(nil),           // 32: cloudsandbox.session.v1.IdleResponse
-	(*SecretChangedRequest)(nil),   // 33: cloudsandbox.session.v1.SecretChangedRequest
-	(*SecretChangedResponse)(nil),  // 34: cloudsandbox.session.v1.SecretChangedResponse
-	(*Use)(nil),                    // 35: cloudsandbox.session.v1.Use
-	(*UsedRequest)(nil),            // 36: cloudsandbox.session.v1.UsedRequest
-	(*UsedResponse)(nil),           // 37: cloudsandbox.session.v1.UsedResponse
-	(*BootEndedRequest)(nil),       // 38: cloudsandbox.session.v1.BootEndedRequest
-	(*BootEndedResponse)(nil),      // 39: cloudsandbox.session.v1.BootEndedResponse
-	(*Snapshot)(nil),               // 40: cloudsandbox.session.v1.Snapshot
-	(*PauseRequest)(nil),           // 41: cloudsandbox.session.v1.PauseRequest
-	(*PauseResponse)(nil),          // 42: cloudsandbox.session.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 43: cloudsandbox.session.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 44: cloudsandbox.session.v1.ResumeResponse
-	(*RollbackRequest)(nil),        // 45: cloudsandbox.session.v1.RollbackRequest
-	(*RollbackResponse)(nil),       // 46: cloudsandbox.session.v1.RollbackResponse
-	(*ForkRequest)(nil),            // 47: cloudsandbox.session.v1.ForkRequest
-	(*Forked)(nil),                 // 48: cloudsandbox.session.v1.Forked
-	(*ForkResponse)(nil),           // 49: cloudsandbox.session.v1.ForkResponse
-	(*TakeSnapshotRequest)(nil),    // 50: cloudsandbox.session.v1.TakeSnapshotRequest
-	(*TakeSnapshotResponse)(nil),   // 51: cloudsandbox.session.v1.TakeSnapshotResponse
-	(*GetSnapshotRequest)(nil),     // 52: cloudsandbox.session.v1.GetSnapshotRequest
-	(*GetSnapshotResponse)(nil),    // 53: cloudsandbox.session.v1.GetSnapshotResponse
-	(*ListSnapshotsRequest)(nil),   // 54: cloudsandbox.session.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),  // 55: cloudsandbox.session.v1.ListSnapshotsResponse
-	(*HistoryRequest)(nil),         // 56: cloudsandbox.session.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 57: cloudsandbox.session.v1.HistoryResponse
-	(*DeleteSnapshotRequest)(nil),  // 58: cloudsandbox.session.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil), // 59: cloudsandbox.session.v1.DeleteSnapshotResponse
-	(*Volume)(nil),                 // 60: cloudsandbox.session.v1.Volume
-	(*CreateVolumeRequest)(nil),    // 61: cloudsandbox.session.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),   // 62: cloudsandbox.session.v1.CreateVolumeResponse
-	(*GetVolumeRequest)(nil),       // 63: cloudsandbox.session.v1.GetVolumeRequest
-	(*GetVolumeResponse)(nil),      // 64: cloudsandbox.session.v1.GetVolumeResponse
-	(*ListVolumesRequest)(nil),     // 65: cloudsandbox.session.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),    // 66: cloudsandbox.session.v1.ListVolumesResponse
-	(*DeleteVolumeRequest)(nil),    // 67: cloudsandbox.session.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),   // 68: cloudsandbox.session.v1.DeleteVolumeResponse
-	nil,                            // 69: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                            // 70: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                            // 71: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                            // 72: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                            // 73: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                            // 74: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                            // 75: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                            // 76: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                            // 77: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                            // 78: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                            // 79: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),  // 80: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 81: google.protobuf.Duration
+	(*Shape)(nil),                    // 0: cloudsandbox.session.v1.Shape
+	(*Limits)(nil),                   // 1: cloudsandbox.session.v1.Limits
+	(*Boot)(nil),                     // 2: cloudsandbox.session.v1.Boot
+	(*Certificate)(nil),              // 3: cloudsandbox.session.v1.Certificate
+	(*Sandbox)(nil),                  // 4: cloudsandbox.session.v1.Sandbox
+	(*VolumeMount)(nil),              // 5: cloudsandbox.session.v1.VolumeMount
+	(*Restored)(nil),                 // 6: cloudsandbox.session.v1.Restored
+	(*Wanted)(nil),                   // 7: cloudsandbox.session.v1.Wanted
+	(*CreateRequest)(nil),            // 8: cloudsandbox.session.v1.CreateRequest
+	(*CreateResponse)(nil),           // 9: cloudsandbox.session.v1.CreateResponse
+	(*EnsureRequest)(nil),            // 10: cloudsandbox.session.v1.EnsureRequest
+	(*EnsureResponse)(nil),           // 11: cloudsandbox.session.v1.EnsureResponse
+	(*GetRequest)(nil),               // 12: cloudsandbox.session.v1.GetRequest
+	(*GetResponse)(nil),              // 13: cloudsandbox.session.v1.GetResponse
+	(*SettledRequest)(nil),           // 14: cloudsandbox.session.v1.SettledRequest
+	(*SettledResponse)(nil),          // 15: cloudsandbox.session.v1.SettledResponse
+	(*ListRequest)(nil),              // 16: cloudsandbox.session.v1.ListRequest
+	(*ListResponse)(nil),             // 17: cloudsandbox.session.v1.ListResponse
+	(*SetTimeoutRequest)(nil),        // 18: cloudsandbox.session.v1.SetTimeoutRequest
+	(*SetTimeoutResponse)(nil),       // 19: cloudsandbox.session.v1.SetTimeoutResponse
+	(*Value)(nil),                    // 20: cloudsandbox.session.v1.Value
+	(*UpdateRequest)(nil),            // 21: cloudsandbox.session.v1.UpdateRequest
+	(*VolumeMounts)(nil),             // 22: cloudsandbox.session.v1.VolumeMounts
+	(*PortChange)(nil),               // 23: cloudsandbox.session.v1.PortChange
+	(*UpdateResponse)(nil),           // 24: cloudsandbox.session.v1.UpdateResponse
+	(*TouchRequest)(nil),             // 25: cloudsandbox.session.v1.TouchRequest
+	(*TouchResponse)(nil),            // 26: cloudsandbox.session.v1.TouchResponse
+	(*EndRequest)(nil),               // 27: cloudsandbox.session.v1.EndRequest
+	(*EndResponse)(nil),              // 28: cloudsandbox.session.v1.EndResponse
+	(*CountsRequest)(nil),            // 29: cloudsandbox.session.v1.CountsRequest
+	(*CountsResponse)(nil),           // 30: cloudsandbox.session.v1.CountsResponse
+	(*IdleRequest)(nil),              // 31: cloudsandbox.session.v1.IdleRequest
+	(*IdleResponse)(nil),             // 32: cloudsandbox.session.v1.IdleResponse
+	(*SecretChangedRequest)(nil),     // 33: cloudsandbox.session.v1.SecretChangedRequest
+	(*SecretChangedResponse)(nil),    // 34: cloudsandbox.session.v1.SecretChangedResponse
+	(*Use)(nil),                      // 35: cloudsandbox.session.v1.Use
+	(*UsedRequest)(nil),              // 36: cloudsandbox.session.v1.UsedRequest
+	(*UsedResponse)(nil),             // 37: cloudsandbox.session.v1.UsedResponse
+	(*BootEndedRequest)(nil),         // 38: cloudsandbox.session.v1.BootEndedRequest
+	(*BootEndedResponse)(nil),        // 39: cloudsandbox.session.v1.BootEndedResponse
+	(*Snapshot)(nil),                 // 40: cloudsandbox.session.v1.Snapshot
+	(*PauseRequest)(nil),             // 41: cloudsandbox.session.v1.PauseRequest
+	(*PauseResponse)(nil),            // 42: cloudsandbox.session.v1.PauseResponse
+	(*ResumeRequest)(nil),            // 43: cloudsandbox.session.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 44: cloudsandbox.session.v1.ResumeResponse
+	(*RollbackRequest)(nil),          // 45: cloudsandbox.session.v1.RollbackRequest
+	(*RollbackResponse)(nil),         // 46: cloudsandbox.session.v1.RollbackResponse
+	(*ForkRequest)(nil),              // 47: cloudsandbox.session.v1.ForkRequest
+	(*Forked)(nil),                   // 48: cloudsandbox.session.v1.Forked
+	(*ForkResponse)(nil),             // 49: cloudsandbox.session.v1.ForkResponse
+	(*TakeSnapshotRequest)(nil),      // 50: cloudsandbox.session.v1.TakeSnapshotRequest
+	(*TakeSnapshotResponse)(nil),     // 51: cloudsandbox.session.v1.TakeSnapshotResponse
+	(*GetSnapshotRequest)(nil),       // 52: cloudsandbox.session.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),      // 53: cloudsandbox.session.v1.GetSnapshotResponse
+	(*ListSnapshotsRequest)(nil),     // 54: cloudsandbox.session.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),    // 55: cloudsandbox.session.v1.ListSnapshotsResponse
+	(*HistoryRequest)(nil),           // 56: cloudsandbox.session.v1.HistoryRequest
+	(*HistoryResponse)(nil),          // 57: cloudsandbox.session.v1.HistoryResponse
+	(*DeleteSnapshotRequest)(nil),    // 58: cloudsandbox.session.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil),   // 59: cloudsandbox.session.v1.DeleteSnapshotResponse
+	(*Volume)(nil),                   // 60: cloudsandbox.session.v1.Volume
+	(*CreateVolumeRequest)(nil),      // 61: cloudsandbox.session.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 62: cloudsandbox.session.v1.CreateVolumeResponse
+	(*GetVolumeRequest)(nil),         // 63: cloudsandbox.session.v1.GetVolumeRequest
+	(*GetVolumeResponse)(nil),        // 64: cloudsandbox.session.v1.GetVolumeResponse
+	(*ListVolumesRequest)(nil),       // 65: cloudsandbox.session.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),      // 66: cloudsandbox.session.v1.ListVolumesResponse
+	(*DeleteVolumeRequest)(nil),      // 67: cloudsandbox.session.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 68: cloudsandbox.session.v1.DeleteVolumeResponse
+	(*NodeEndedRequest)(nil),         // 69: cloudsandbox.session.v1.NodeEndedRequest
+	(*NodeEndedResponse)(nil),        // 70: cloudsandbox.session.v1.NodeEndedResponse
+	(*RenewLeaseRequest)(nil),        // 71: cloudsandbox.session.v1.RenewLeaseRequest
+	(*RenewLeaseResponse)(nil),       // 72: cloudsandbox.session.v1.RenewLeaseResponse
+	(*LeaderOfRequest)(nil),          // 73: cloudsandbox.session.v1.LeaderOfRequest
+	(*LeaderOfResponse)(nil),         // 74: cloudsandbox.session.v1.LeaderOfResponse
+	(*OwnerOfRequest)(nil),           // 75: cloudsandbox.session.v1.OwnerOfRequest
+	(*OwnerOfResponse)(nil),          // 76: cloudsandbox.session.v1.OwnerOfResponse
+	(*NeedsImageRequest)(nil),        // 77: cloudsandbox.session.v1.NeedsImageRequest
+	(*NeedsImageResponse)(nil),       // 78: cloudsandbox.session.v1.NeedsImageResponse
+	(*SnapshotsOfBuildRequest)(nil),  // 79: cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	(*SnapshotsOfBuildResponse)(nil), // 80: cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	(*TemplateBytesRequest)(nil),     // 81: cloudsandbox.session.v1.TemplateBytesRequest
+	(*TemplateBytesResponse)(nil),    // 82: cloudsandbox.session.v1.TemplateBytesResponse
+	nil,                              // 83: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                              // 84: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                              // 85: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                              // 86: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                              // 87: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                              // 88: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                              // 89: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                              // 90: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                              // 91: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                              // 92: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                              // 93: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),    // 94: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 95: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	80,  // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
+	94,  // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
 	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	69,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	70,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	83,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	84,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
 	2,   // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	80,  // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	80,  // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	81,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	80,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	81,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	94,  // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	94,  // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	95,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	94,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	95,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
 	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.Certificate
-	80,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	81,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	94,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	95,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
 	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	80,  // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	94,  // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
 	5,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	81,  // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	81,  // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	81,  // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	95,  // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	95,  // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	95,  // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
 	0,   // 20: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	71,  // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	72,  // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	81,  // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	85,  // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	86,  // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	95,  // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
 	5,   // 24: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	7,   // 25: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,   // 26: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
@@ -4940,114 +5709,132 @@ var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
 	4,   // 28: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 29: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 30: cloudsandbox.session.v1.SettledResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	73,  // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	80,  // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	87,  // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	94,  // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
 	4,   // 33: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	81,  // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	95,  // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
 	4,   // 35: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	81,  // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	81,  // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	74,  // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	75,  // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	81,  // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	95,  // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	95,  // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	88,  // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	89,  // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	95,  // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
 	22,  // 41: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
 	23,  // 42: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
 	5,   // 43: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
 	4,   // 44: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 45: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 46: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	76,  // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	90,  // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
 	35,  // 48: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	80,  // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	80,  // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	94,  // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	94,  // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
 	0,   // 51: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 52: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	77,  // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	80,  // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	91,  // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	94,  // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
 	5,   // 55: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	4,   // 56: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 57: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 58: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	81,  // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	81,  // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	78,  // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	79,  // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	95,  // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	95,  // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	92,  // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	93,  // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
 	4,   // 63: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	81,  // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	95,  // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
 	48,  // 65: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
 	40,  // 66: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 67: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 68: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 69: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 70: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	80,  // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	94,  // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
 	60,  // 72: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 73: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 74: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 75: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	20,  // 76: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 77: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 78: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 79: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	8,   // 80: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	10,  // 81: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	12,  // 82: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	14,  // 83: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
-	16,  // 84: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	18,  // 85: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	21,  // 86: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	25,  // 87: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	27,  // 88: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	29,  // 89: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	31,  // 90: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	41,  // 91: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	43,  // 92: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	45,  // 93: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	47,  // 94: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	50,  // 95: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	52,  // 96: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	54,  // 97: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	56,  // 98: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	58,  // 99: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	61,  // 100: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
-	63,  // 101: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
-	65,  // 102: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
-	67,  // 103: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
-	33,  // 104: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	36,  // 105: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	38,  // 106: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	9,   // 107: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	11,  // 108: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	13,  // 109: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	15,  // 110: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
-	17,  // 111: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	19,  // 112: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	24,  // 113: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	26,  // 114: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	28,  // 115: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	30,  // 116: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	32,  // 117: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	42,  // 118: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	44,  // 119: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	46,  // 120: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	49,  // 121: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	51,  // 122: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	53,  // 123: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	55,  // 124: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	57,  // 125: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	59,  // 126: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	62,  // 127: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
-	64,  // 128: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
-	66,  // 129: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
-	68,  // 130: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
-	34,  // 131: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	37,  // 132: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	39,  // 133: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	107, // [107:134] is the sub-list for method output_type
-	80,  // [80:107] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	95,  // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
+	95,  // 77: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
+	95,  // 78: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
+	94,  // 79: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
+	20,  // 80: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 81: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 82: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 83: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	8,   // 84: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	10,  // 85: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	12,  // 86: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	14,  // 87: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
+	16,  // 88: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	18,  // 89: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	21,  // 90: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	25,  // 91: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	27,  // 92: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	29,  // 93: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	31,  // 94: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	41,  // 95: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	43,  // 96: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	45,  // 97: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	47,  // 98: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	50,  // 99: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	52,  // 100: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	54,  // 101: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	56,  // 102: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	58,  // 103: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	61,  // 104: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	63,  // 105: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	65,  // 106: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	67,  // 107: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	33,  // 108: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	36,  // 109: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	38,  // 110: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	69,  // 111: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
+	71,  // 112: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
+	73,  // 113: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
+	75,  // 114: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
+	77,  // 115: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
+	79,  // 116: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	81,  // 117: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
+	9,   // 118: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	11,  // 119: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	13,  // 120: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	15,  // 121: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
+	17,  // 122: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	19,  // 123: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	24,  // 124: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	26,  // 125: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	28,  // 126: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	30,  // 127: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	32,  // 128: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	42,  // 129: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	44,  // 130: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	46,  // 131: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	49,  // 132: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	51,  // 133: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	53,  // 134: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	55,  // 135: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	57,  // 136: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	59,  // 137: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	62,  // 138: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	64,  // 139: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	66,  // 140: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	68,  // 141: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	34,  // 142: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	37,  // 143: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	39,  // 144: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	70,  // 145: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
+	72,  // 146: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
+	74,  // 147: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
+	76,  // 148: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
+	78,  // 149: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
+	80,  // 150: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	82,  // 151: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
+	118, // [118:152] is the sub-list for method output_type
+	84,  // [84:118] is the sub-list for method input_type
+	84,  // [84:84] is the sub-list for extension type_name
+	84,  // [84:84] is the sub-list for extension extendee
+	0,   // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -5065,9 +5852,9 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   80,
+			NumMessages:   94,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_cloudsandbox_session_v1_session_proto_goTypes,
 		DependencyIndexes: file_cloudsandbox_session_v1_session_proto_depIdxs,

@@ -26,6 +26,8 @@ const _ = connect.IsAtLeastVersion1_13_0
 const (
 	// SessionServiceName is the fully-qualified name of the SessionService service.
 	SessionServiceName = "cloudsandbox.session.v1.SessionService"
+	// NodeRecordsServiceName is the fully-qualified name of the NodeRecordsService service.
+	NodeRecordsServiceName = "cloudsandbox.session.v1.NodeRecordsService"
 )
 
 // These constants are the fully-qualified names of the RPCs defined in this package. They're
@@ -101,6 +103,27 @@ const (
 	// SessionServiceBootEndedProcedure is the fully-qualified name of the SessionService's BootEnded
 	// RPC.
 	SessionServiceBootEndedProcedure = "/cloudsandbox.session.v1.SessionService/BootEnded"
+	// SessionServiceNodeEndedProcedure is the fully-qualified name of the SessionService's NodeEnded
+	// RPC.
+	SessionServiceNodeEndedProcedure = "/cloudsandbox.session.v1.SessionService/NodeEnded"
+	// NodeRecordsServiceRenewLeaseProcedure is the fully-qualified name of the NodeRecordsService's
+	// RenewLease RPC.
+	NodeRecordsServiceRenewLeaseProcedure = "/cloudsandbox.session.v1.NodeRecordsService/RenewLease"
+	// NodeRecordsServiceLeaderOfProcedure is the fully-qualified name of the NodeRecordsService's
+	// LeaderOf RPC.
+	NodeRecordsServiceLeaderOfProcedure = "/cloudsandbox.session.v1.NodeRecordsService/LeaderOf"
+	// NodeRecordsServiceOwnerOfProcedure is the fully-qualified name of the NodeRecordsService's
+	// OwnerOf RPC.
+	NodeRecordsServiceOwnerOfProcedure = "/cloudsandbox.session.v1.NodeRecordsService/OwnerOf"
+	// NodeRecordsServiceNeedsImageProcedure is the fully-qualified name of the NodeRecordsService's
+	// NeedsImage RPC.
+	NodeRecordsServiceNeedsImageProcedure = "/cloudsandbox.session.v1.NodeRecordsService/NeedsImage"
+	// NodeRecordsServiceSnapshotsOfBuildProcedure is the fully-qualified name of the
+	// NodeRecordsService's SnapshotsOfBuild RPC.
+	NodeRecordsServiceSnapshotsOfBuildProcedure = "/cloudsandbox.session.v1.NodeRecordsService/SnapshotsOfBuild"
+	// NodeRecordsServiceTemplateBytesProcedure is the fully-qualified name of the NodeRecordsService's
+	// TemplateBytes RPC.
+	NodeRecordsServiceTemplateBytesProcedure = "/cloudsandbox.session.v1.NodeRecordsService/TemplateBytes"
 )
 
 // SessionServiceClient is a client for the cloudsandbox.session.v1.SessionService service.
@@ -136,6 +159,8 @@ type SessionServiceClient interface {
 	Used(context.Context, *connect.Request[v1.UsedRequest]) (*connect.Response[v1.UsedResponse], error)
 	// BootEnded is a Node's report about one of its own Boots.
 	BootEnded(context.Context, *connect.Request[v1.BootEndedRequest]) (*connect.Response[v1.BootEndedResponse], error)
+	// NodeEnded is the report of the calling Node that the operator ended all of its Boots.
+	NodeEnded(context.Context, *connect.Request[v1.NodeEndedRequest]) (*connect.Response[v1.NodeEndedResponse], error)
 }
 
 // NewSessionServiceClient constructs a client for the cloudsandbox.session.v1.SessionService
@@ -311,6 +336,12 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sessionServiceMethods.ByName("BootEnded")),
 			connect.WithClientOptions(opts...),
 		),
+		nodeEnded: connect.NewClient[v1.NodeEndedRequest, v1.NodeEndedResponse](
+			httpClient,
+			baseURL+SessionServiceNodeEndedProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("NodeEnded")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -343,6 +374,7 @@ type sessionServiceClient struct {
 	secretChanged  *connect.Client[v1.SecretChangedRequest, v1.SecretChangedResponse]
 	used           *connect.Client[v1.UsedRequest, v1.UsedResponse]
 	bootEnded      *connect.Client[v1.BootEndedRequest, v1.BootEndedResponse]
+	nodeEnded      *connect.Client[v1.NodeEndedRequest, v1.NodeEndedResponse]
 }
 
 // Create calls cloudsandbox.session.v1.SessionService.Create.
@@ -480,6 +512,11 @@ func (c *sessionServiceClient) BootEnded(ctx context.Context, req *connect.Reque
 	return c.bootEnded.CallUnary(ctx, req)
 }
 
+// NodeEnded calls cloudsandbox.session.v1.SessionService.NodeEnded.
+func (c *sessionServiceClient) NodeEnded(ctx context.Context, req *connect.Request[v1.NodeEndedRequest]) (*connect.Response[v1.NodeEndedResponse], error) {
+	return c.nodeEnded.CallUnary(ctx, req)
+}
+
 // SessionServiceHandler is an implementation of the cloudsandbox.session.v1.SessionService service.
 type SessionServiceHandler interface {
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
@@ -513,6 +550,8 @@ type SessionServiceHandler interface {
 	Used(context.Context, *connect.Request[v1.UsedRequest]) (*connect.Response[v1.UsedResponse], error)
 	// BootEnded is a Node's report about one of its own Boots.
 	BootEnded(context.Context, *connect.Request[v1.BootEndedRequest]) (*connect.Response[v1.BootEndedResponse], error)
+	// NodeEnded is the report of the calling Node that the operator ended all of its Boots.
+	NodeEnded(context.Context, *connect.Request[v1.NodeEndedRequest]) (*connect.Response[v1.NodeEndedResponse], error)
 }
 
 // NewSessionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -684,6 +723,12 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 		connect.WithSchema(sessionServiceMethods.ByName("BootEnded")),
 		connect.WithHandlerOptions(opts...),
 	)
+	sessionServiceNodeEndedHandler := connect.NewUnaryHandler(
+		SessionServiceNodeEndedProcedure,
+		svc.NodeEnded,
+		connect.WithSchema(sessionServiceMethods.ByName("NodeEnded")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cloudsandbox.session.v1.SessionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SessionServiceCreateProcedure:
@@ -740,6 +785,8 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 			sessionServiceUsedHandler.ServeHTTP(w, r)
 		case SessionServiceBootEndedProcedure:
 			sessionServiceBootEndedHandler.ServeHTTP(w, r)
+		case SessionServiceNodeEndedProcedure:
+			sessionServiceNodeEndedHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -855,4 +902,209 @@ func (UnimplementedSessionServiceHandler) Used(context.Context, *connect.Request
 
 func (UnimplementedSessionServiceHandler) BootEnded(context.Context, *connect.Request[v1.BootEndedRequest]) (*connect.Response[v1.BootEndedResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.BootEnded is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) NodeEnded(context.Context, *connect.Request[v1.NodeEndedRequest]) (*connect.Response[v1.NodeEndedResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.NodeEnded is not implemented"))
+}
+
+// NodeRecordsServiceClient is a client for the cloudsandbox.session.v1.NodeRecordsService service.
+type NodeRecordsServiceClient interface {
+	RenewLease(context.Context, *connect.Request[v1.RenewLeaseRequest]) (*connect.Response[v1.RenewLeaseResponse], error)
+	LeaderOf(context.Context, *connect.Request[v1.LeaderOfRequest]) (*connect.Response[v1.LeaderOfResponse], error)
+	OwnerOf(context.Context, *connect.Request[v1.OwnerOfRequest]) (*connect.Response[v1.OwnerOfResponse], error)
+	NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error)
+	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
+	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
+}
+
+// NewNodeRecordsServiceClient constructs a client for the
+// cloudsandbox.session.v1.NodeRecordsService service. By default, it uses the Connect protocol with
+// the binary Protobuf Codec, asks for gzipped responses, and sends uncompressed requests. To use
+// the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewNodeRecordsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) NodeRecordsServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	nodeRecordsServiceMethods := v1.File_cloudsandbox_session_v1_session_proto.Services().ByName("NodeRecordsService").Methods()
+	return &nodeRecordsServiceClient{
+		renewLease: connect.NewClient[v1.RenewLeaseRequest, v1.RenewLeaseResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceRenewLeaseProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("RenewLease")),
+			connect.WithClientOptions(opts...),
+		),
+		leaderOf: connect.NewClient[v1.LeaderOfRequest, v1.LeaderOfResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceLeaderOfProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("LeaderOf")),
+			connect.WithClientOptions(opts...),
+		),
+		ownerOf: connect.NewClient[v1.OwnerOfRequest, v1.OwnerOfResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceOwnerOfProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("OwnerOf")),
+			connect.WithClientOptions(opts...),
+		),
+		needsImage: connect.NewClient[v1.NeedsImageRequest, v1.NeedsImageResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceNeedsImageProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("NeedsImage")),
+			connect.WithClientOptions(opts...),
+		),
+		snapshotsOfBuild: connect.NewClient[v1.SnapshotsOfBuildRequest, v1.SnapshotsOfBuildResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceSnapshotsOfBuildProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("SnapshotsOfBuild")),
+			connect.WithClientOptions(opts...),
+		),
+		templateBytes: connect.NewClient[v1.TemplateBytesRequest, v1.TemplateBytesResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceTemplateBytesProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("TemplateBytes")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// nodeRecordsServiceClient implements NodeRecordsServiceClient.
+type nodeRecordsServiceClient struct {
+	renewLease       *connect.Client[v1.RenewLeaseRequest, v1.RenewLeaseResponse]
+	leaderOf         *connect.Client[v1.LeaderOfRequest, v1.LeaderOfResponse]
+	ownerOf          *connect.Client[v1.OwnerOfRequest, v1.OwnerOfResponse]
+	needsImage       *connect.Client[v1.NeedsImageRequest, v1.NeedsImageResponse]
+	snapshotsOfBuild *connect.Client[v1.SnapshotsOfBuildRequest, v1.SnapshotsOfBuildResponse]
+	templateBytes    *connect.Client[v1.TemplateBytesRequest, v1.TemplateBytesResponse]
+}
+
+// RenewLease calls cloudsandbox.session.v1.NodeRecordsService.RenewLease.
+func (c *nodeRecordsServiceClient) RenewLease(ctx context.Context, req *connect.Request[v1.RenewLeaseRequest]) (*connect.Response[v1.RenewLeaseResponse], error) {
+	return c.renewLease.CallUnary(ctx, req)
+}
+
+// LeaderOf calls cloudsandbox.session.v1.NodeRecordsService.LeaderOf.
+func (c *nodeRecordsServiceClient) LeaderOf(ctx context.Context, req *connect.Request[v1.LeaderOfRequest]) (*connect.Response[v1.LeaderOfResponse], error) {
+	return c.leaderOf.CallUnary(ctx, req)
+}
+
+// OwnerOf calls cloudsandbox.session.v1.NodeRecordsService.OwnerOf.
+func (c *nodeRecordsServiceClient) OwnerOf(ctx context.Context, req *connect.Request[v1.OwnerOfRequest]) (*connect.Response[v1.OwnerOfResponse], error) {
+	return c.ownerOf.CallUnary(ctx, req)
+}
+
+// NeedsImage calls cloudsandbox.session.v1.NodeRecordsService.NeedsImage.
+func (c *nodeRecordsServiceClient) NeedsImage(ctx context.Context, req *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error) {
+	return c.needsImage.CallUnary(ctx, req)
+}
+
+// SnapshotsOfBuild calls cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild.
+func (c *nodeRecordsServiceClient) SnapshotsOfBuild(ctx context.Context, req *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error) {
+	return c.snapshotsOfBuild.CallUnary(ctx, req)
+}
+
+// TemplateBytes calls cloudsandbox.session.v1.NodeRecordsService.TemplateBytes.
+func (c *nodeRecordsServiceClient) TemplateBytes(ctx context.Context, req *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error) {
+	return c.templateBytes.CallUnary(ctx, req)
+}
+
+// NodeRecordsServiceHandler is an implementation of the cloudsandbox.session.v1.NodeRecordsService
+// service.
+type NodeRecordsServiceHandler interface {
+	RenewLease(context.Context, *connect.Request[v1.RenewLeaseRequest]) (*connect.Response[v1.RenewLeaseResponse], error)
+	LeaderOf(context.Context, *connect.Request[v1.LeaderOfRequest]) (*connect.Response[v1.LeaderOfResponse], error)
+	OwnerOf(context.Context, *connect.Request[v1.OwnerOfRequest]) (*connect.Response[v1.OwnerOfResponse], error)
+	NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error)
+	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
+	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
+}
+
+// NewNodeRecordsServiceHandler builds an HTTP handler from the service implementation. It returns
+// the path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	nodeRecordsServiceMethods := v1.File_cloudsandbox_session_v1_session_proto.Services().ByName("NodeRecordsService").Methods()
+	nodeRecordsServiceRenewLeaseHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceRenewLeaseProcedure,
+		svc.RenewLease,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("RenewLease")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceLeaderOfHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceLeaderOfProcedure,
+		svc.LeaderOf,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("LeaderOf")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceOwnerOfHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceOwnerOfProcedure,
+		svc.OwnerOf,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("OwnerOf")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceNeedsImageHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceNeedsImageProcedure,
+		svc.NeedsImage,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("NeedsImage")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceSnapshotsOfBuildHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceSnapshotsOfBuildProcedure,
+		svc.SnapshotsOfBuild,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("SnapshotsOfBuild")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceTemplateBytesHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceTemplateBytesProcedure,
+		svc.TemplateBytes,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("TemplateBytes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/cloudsandbox.session.v1.NodeRecordsService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case NodeRecordsServiceRenewLeaseProcedure:
+			nodeRecordsServiceRenewLeaseHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceLeaderOfProcedure:
+			nodeRecordsServiceLeaderOfHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceOwnerOfProcedure:
+			nodeRecordsServiceOwnerOfHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceNeedsImageProcedure:
+			nodeRecordsServiceNeedsImageHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceSnapshotsOfBuildProcedure:
+			nodeRecordsServiceSnapshotsOfBuildHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceTemplateBytesProcedure:
+			nodeRecordsServiceTemplateBytesHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedNodeRecordsServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedNodeRecordsServiceHandler struct{}
+
+func (UnimplementedNodeRecordsServiceHandler) RenewLease(context.Context, *connect.Request[v1.RenewLeaseRequest]) (*connect.Response[v1.RenewLeaseResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.RenewLease is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) LeaderOf(context.Context, *connect.Request[v1.LeaderOfRequest]) (*connect.Response[v1.LeaderOfResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.LeaderOf is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) OwnerOf(context.Context, *connect.Request[v1.OwnerOfRequest]) (*connect.Response[v1.OwnerOfResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.OwnerOf is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.NeedsImage is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.TemplateBytes is not implemented"))
 }

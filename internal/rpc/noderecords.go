@@ -1,0 +1,189 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
+)
+
+// NodeRecords are the records at the session managers of an installation, for a Node. Use
+// NewNodeRecords.
+type NodeRecords struct {
+	all  []nodeRecordsPeer
+	last atomic.Int64 // index in all of the session manager that answered last
+}
+
+type nodeRecordsPeer struct {
+	*peer
+	client sessionv1connect.NodeRecordsServiceClient
+}
+
+var _ sandbox.NodeRecords = (*NodeRecords)(nil)
+
+// NewNodeRecords returns the records at session managers, of which any may answer. It does
+// not connect yet. addresses has at least one.
+func NewNodeRecords(addresses []string, self Self) *NodeRecords {
+	r := &NodeRecords{}
+	for _, address := range addresses {
+		p := newPeer(SessionManager, "", address, self)
+		r.all = append(r.all, nodeRecordsPeer{p, sessionv1connect.NewNodeRecordsServiceClient(p.http, p.base, p.options()...)})
+	}
+	return r
+}
+
+// Close frees idle connections.
+func (r *NodeRecords) Close() {
+	for _, p := range r.all {
+		p.close()
+	}
+}
+
+// askAny makes a call to the session manager that answered last, and to the others in turn
+// while it is Unavailable: all calls are idempotent. The last error is returned.
+func askAny[Req, Res any](
+	ctx context.Context, r *NodeRecords,
+	method func(sessionv1connect.NodeRecordsServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
+) (res *Res, err error) {
+	first := r.last.Load()
+	for i := range len(r.all) {
+		index := (int(first) + i) % len(r.all)
+		p := r.all[index]
+		of := func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+			return method(p.client, ctx, r)
+		}
+		if res, err = call(ctx, p.peer, "", of, msg); !errors.Is(err, sandbox.Unavailable) {
+			r.last.Store(int64(index))
+			return res, err
+		}
+		if ctx.Err() != nil {
+			return res, err
+		}
+	}
+	return res, err
+}
+
+// RenewLease implements sandbox.NodeRecords.
+func (r *NodeRecords) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.RenewLease, &sessionv1.RenewLeaseRequest{
+		Holder: n.Holder, Engine: n.Engine, Address: n.Address, Life: durationpb.New(life),
+	})
+	n.Epoch, n.LeaseLeft = m.GetEpoch(), m.GetLeft().AsDuration()
+	return n, err
+}
+
+// LeaderOf implements sandbox.NodeRecords.
+func (r *NodeRecords) LeaderOf(ctx context.Context, role string) (sandbox.Leader, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.LeaderOf, &sessionv1.LeaderOfRequest{Role: role})
+	if err != nil {
+		return sandbox.Leader{}, err
+	}
+	return sandbox.Leader{
+		LeaderClaim: sandbox.LeaderClaim{Role: role, Holder: m.Holder, Address: m.Address},
+		Epoch:       m.Epoch, Left: m.Left.AsDuration(),
+	}, nil
+}
+
+// OwnerOf implements sandbox.NodeRecords. The Node is Self's.
+func (r *NodeRecords) OwnerOf(ctx context.Context, _, snapshot string) (sandbox.SavedOwner, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.OwnerOf, &sessionv1.OwnerOfRequest{Snapshot: snapshot})
+	return sandbox.SavedOwner{Tenant: sandbox.TenantID(m.GetTenant()), Bytes: m.GetBytes(), CreatedAt: toTime(m.GetCreatedAt())}, err
+}
+
+// NeedsImage implements sandbox.NodeRecords. The Node is Self's.
+func (r *NodeRecords) NeedsImage(ctx context.Context, _, image string) (sandbox.Snapshot, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.NeedsImage, &sessionv1.NeedsImageRequest{Image: image})
+	return sandbox.Snapshot{ID: m.GetSnapshot(), Tenant: sandbox.TenantID(m.GetTenant()), SandboxID: m.GetSandboxId()}, err
+}
+
+// SnapshotsOfBuild implements sandbox.NodeRecords.
+func (r *NodeRecords) SnapshotsOfBuild(ctx context.Context, build string) (int, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.SnapshotsOfBuild, &sessionv1.SnapshotsOfBuildRequest{Build: build})
+	return int(m.GetCount()), err
+}
+
+// TemplateBytes implements sandbox.NodeRecords. The Node is Self's.
+func (r *NodeRecords) TemplateBytes(ctx context.Context, _ string, tenant sandbox.TenantID) (int64, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.TemplateBytes, &sessionv1.TemplateBytesRequest{Tenant: string(tenant)})
+	return m.GetBytes(), err
+}
+
+// NodeRecordsService serves records to Nodes. Each is about the Node that the caller's
+// certificate names.
+func NodeRecordsService(records sandbox.NodeRecords) Service {
+	return Service{Name: sessionv1connect.NodeRecordsServiceName, handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+		return sessionv1connect.NewNodeRecordsServiceHandler(nodeRecordsServer{records}, o...)
+	}}
+}
+
+type nodeRecordsServer struct{ records sandbox.NodeRecords }
+
+// maxLease bounds the Lease that a Node may take at once: one that vanishes must not keep
+// its name for long.
+const maxLease = 5 * time.Minute
+
+// maxHolder bounds the identity of a Node's folder, and the name of its Engine, in bytes.
+const maxHolder = 256
+
+func (s nodeRecordsServer) RenewLease(ctx context.Context, r *connect.Request[sessionv1.RenewLeaseRequest]) (*connect.Response[sessionv1.RenewLeaseResponse], error) {
+	life := r.Msg.Life.AsDuration()
+	if life <= 0 || life > maxLease {
+		return nil, internal(sandbox.Errorf(sandbox.Invalid, "a lease lasts up to %v", maxLease))
+	}
+	if err := checkOwnAddress(ctx, r.Msg.Address); err != nil {
+		return nil, internal(err)
+	}
+	if len(r.Msg.Holder) > maxHolder || len(r.Msg.Engine) > maxHolder {
+		return nil, internal(sandbox.Errorf(sandbox.Invalid, "the names of a node's folder and of its engine have up to %d bytes", maxHolder))
+	}
+	n, err := s.records.RenewLease(ctx, sandbox.NodeRecord{
+		Name: callerOf(ctx).Name, Holder: r.Msg.Holder, Engine: r.Msg.Engine, Address: r.Msg.Address,
+	}, life)
+	return answer(&sessionv1.RenewLeaseResponse{Epoch: n.Epoch, Left: durationpb.New(n.LeaseLeft)}, err)
+}
+
+// checkOwnAddress returns Invalid for an address that a Node may not have. Other roles call
+// the Node there. So a Node on another machine must not name a socket of theirs.
+func checkOwnAddress(ctx context.Context, address string) error {
+	if connectionOf(ctx).tls != nil && !strings.HasPrefix(address, securePrefix) {
+		return sandbox.Errorf(sandbox.Invalid, "the address %.80q of a node on another machine must be https://HOST:PORT: set CLOUD_SANDBOX_NODE_URL", address)
+	}
+	if address == "" {
+		return nil
+	}
+	return CheckAddress(address)
+}
+
+func (s nodeRecordsServer) LeaderOf(ctx context.Context, r *connect.Request[sessionv1.LeaderOfRequest]) (*connect.Response[sessionv1.LeaderOfResponse], error) {
+	l, err := s.records.LeaderOf(ctx, r.Msg.Role)
+	return answer(&sessionv1.LeaderOfResponse{Holder: l.Holder, Address: l.Address, Epoch: l.Epoch, Left: durationpb.New(l.Left)}, err)
+}
+
+func (s nodeRecordsServer) OwnerOf(ctx context.Context, r *connect.Request[sessionv1.OwnerOfRequest]) (*connect.Response[sessionv1.OwnerOfResponse], error) {
+	o, err := s.records.OwnerOf(ctx, callerOf(ctx).Name, r.Msg.Snapshot)
+	return answer(&sessionv1.OwnerOfResponse{Tenant: string(o.Tenant), Bytes: o.Bytes, CreatedAt: fromTime(o.CreatedAt)}, err)
+}
+
+func (s nodeRecordsServer) NeedsImage(ctx context.Context, r *connect.Request[sessionv1.NeedsImageRequest]) (*connect.Response[sessionv1.NeedsImageResponse], error) {
+	snap, err := s.records.NeedsImage(ctx, callerOf(ctx).Name, r.Msg.Image)
+	return answer(&sessionv1.NeedsImageResponse{Snapshot: snap.ID, Tenant: string(snap.Tenant), SandboxId: snap.SandboxID}, err)
+}
+
+func (s nodeRecordsServer) SnapshotsOfBuild(ctx context.Context, r *connect.Request[sessionv1.SnapshotsOfBuildRequest]) (*connect.Response[sessionv1.SnapshotsOfBuildResponse], error) {
+	n, err := s.records.SnapshotsOfBuild(ctx, r.Msg.Build)
+	return answer(&sessionv1.SnapshotsOfBuildResponse{Count: int64(n)}, err)
+}
+
+func (s nodeRecordsServer) TemplateBytes(ctx context.Context, r *connect.Request[sessionv1.TemplateBytesRequest]) (*connect.Response[sessionv1.TemplateBytesResponse], error) {
+	bytes, err := s.records.TemplateBytes(ctx, callerOf(ctx).Name, sandbox.TenantID(r.Msg.Tenant))
+	return answer(&sessionv1.TemplateBytesResponse{Bytes: bytes}, err)
+}

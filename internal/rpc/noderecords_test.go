@@ -1,0 +1,125 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
+)
+
+// recordsOf are the records at a server for a Node with a certificate.
+func (p pki) recordsOf(t *testing.T, s *server, node string, addresses ...string) *NodeRecords {
+	t.Helper()
+	r := NewNodeRecords(append(addresses, s.tcp), s.by(p.identity(t, Node, node)))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// The client of the records passes the suite of its port, also for a Node that claims
+// another name than its certificate has.
+func TestNodeRecords(t *testing.T) {
+	p := newPKI(t)
+	sessiontest.NodeRecords(t, func(t *testing.T) sessiontest.NodeRecordsWorld {
+		store := sqlitetest.Open(t)
+		s := p.secured(t, SessionManager, "m", NodeRecordsService(session.NodeRecords{Store: store, Home: "home"}))
+		return sessiontest.NodeRecordsWorld{
+			Store: store, Home: p.recordsOf(t, s, "home"), Other: liar{p.recordsOf(t, s, "other")},
+		}
+	})
+}
+
+// liar asks as the Node that keeps the Templates, whatever its certificate says.
+type liar struct{ sandbox.NodeRecords }
+
+func (l liar) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
+	name := n.Name
+	n.Name = "home"
+	got, err := l.NodeRecords.RenewLease(ctx, n, life)
+	if err == nil {
+		got.Name = name
+	}
+	return got, err
+}
+
+func (l liar) OwnerOf(ctx context.Context, _, snapshot string) (sandbox.SavedOwner, error) {
+	return l.NodeRecords.OwnerOf(ctx, "home", snapshot)
+}
+
+func (l liar) NeedsImage(ctx context.Context, _, image string) (sandbox.Snapshot, error) {
+	return l.NodeRecords.NeedsImage(ctx, "home", image)
+}
+
+func (l liar) TemplateBytes(ctx context.Context, _ string, tenant sandbox.TenantID) (int64, error) {
+	return l.NodeRecords.TemplateBytes(ctx, "home", tenant)
+}
+
+// A Node is answered while any of the session managers answers, and asks that one first
+// from then on. A refusal is not asked for again elsewhere.
+func TestAnySessionManagerAnswers(t *testing.T) {
+	p := newPKI(t)
+	store := sqlitetest.Open(t)
+	away := p.secured(t, SessionManager, "a", NodeRecordsService(recordsAway{}))
+	s := p.secured(t, SessionManager, "b", NodeRecordsService(session.NodeRecords{Store: store, Home: "home"}))
+	r := p.recordsOf(t, s, "n", "https://127.0.0.1:1", away.tcp)
+	for range 2 {
+		if n, err := r.SnapshotsOfBuild(t.Context(), "b"); n != 0 || err != nil {
+			t.Errorf("SnapshotsOfBuild = %d, %v", n, err)
+		}
+		if last := r.last.Load(); last != 2 {
+			t.Errorf("the session manager that answered is %d", last)
+		}
+	}
+	if _, err := r.TemplateBytes(t.Context(), "n", "t"); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("TemplateBytes: %v", err)
+	}
+	none := p.recordsOf(t, away, "n")
+	if _, err := none.SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("SnapshotsOfBuild of a session manager without its database: %v", err)
+	}
+}
+
+// recordsAway are those of a session manager whose database is away.
+type recordsAway struct{ sandbox.NodeRecords }
+
+func (recordsAway) SnapshotsOfBuild(context.Context, string) (int, error) {
+	return 0, sandbox.Errorf(sandbox.Unavailable, "the database server does not answer")
+}
+
+// Other roles call a Node at the address that it gives. A Node on another machine must not
+// send them to a socket of theirs, or past its certificate.
+func TestAddressesOfNodes(t *testing.T) {
+	p := newPKI(t)
+	s := p.secured(t, SessionManager, "m", NodeRecordsService(session.NodeRecords{Store: sqlitetest.Open(t)}))
+	far := p.recordsOf(t, s, "n")
+	near := NewNodeRecords([]string{s.unix}, s.self(Node, "n"))
+	t.Cleanup(near.Close)
+	for _, tt := range []struct {
+		records *NodeRecords
+		address string
+		life    time.Duration
+		holder  string
+		ok      bool
+	}{
+		{far, "https://10.0.0.1:9092", time.Minute, "h", true},
+		{far, "", time.Minute, "h", false},
+		{far, "unix:/run/docker.sock", time.Minute, "h", false},
+		{far, "http://10.0.0.1:9092", time.Minute, "h", false},
+		{far, "https://10.0.0.1", time.Minute, "h", false},
+		{far, "https://10.0.0.1:9092", time.Hour, "h", false},
+		{far, "https://10.0.0.1:9092", 0, "h", false},
+		{far, "https://10.0.0.1:9092", time.Minute, string(make([]byte, maxHolder+1)), false},
+		{near, "", time.Minute, "h", true},
+		{near, "unix:/run/node.sock", time.Minute, "h", true},
+		{near, "file:/run/node.sock", time.Minute, "h", false},
+	} {
+		_, err := tt.records.RenewLease(t.Context(), sandbox.NodeRecord{Name: "n", Holder: tt.holder, Engine: "fake", Address: tt.address}, tt.life)
+		if tt.ok && err != nil || !tt.ok && !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("RenewLease at %q for %v: %v", tt.address, tt.life, err)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// NodeRecords implements sandbox.NodeRecords with a Store. It needs no Manager.
+type NodeRecords struct {
+	Store nodeRecordStore
+	// Home is the name of the Node that keeps the Templates; empty: every Node keeps those
+	// of its machine.
+	Home string
+}
+
+// nodeRecordStore is the part of a Store that NodeRecords use.
+type nodeRecordStore interface {
+	RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error)
+	LeaderOf(ctx context.Context, role string) (sandbox.Leader, error)
+	SnapshotByID(ctx context.Context, id string) (sandbox.Snapshot, error)
+	SnapshotOfImage(ctx context.Context, image string) (sandbox.Snapshot, error)
+	SnapshotBuilds(ctx context.Context) (map[string]int, error)
+	SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error)
+	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
+}
+
+var _ sandbox.NodeRecords = NodeRecords{}
+
+// RenewLease implements sandbox.NodeRecords.
+func (r NodeRecords) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
+	return r.Store.RenewLease(ctx, n, life)
+}
+
+// LeaderOf implements sandbox.NodeRecords.
+func (r NodeRecords) LeaderOf(ctx context.Context, role string) (sandbox.Leader, error) {
+	return r.Store.LeaderOf(ctx, role)
+}
+
+// OwnerOf implements sandbox.NodeRecords.
+func (r NodeRecords) OwnerOf(ctx context.Context, node, snapshot string) (sandbox.SavedOwner, error) {
+	snap, err := r.Store.SnapshotByID(ctx, snapshot)
+	if err == nil && (snap.Node != node || snap.State != sandbox.SnapshotReady) {
+		err = sandbox.Errorf(sandbox.NotFound, "this node has no ready snapshot %.64q", snapshot)
+	}
+	if err != nil {
+		return sandbox.SavedOwner{}, err
+	}
+	return sandbox.SavedOwner{Tenant: snap.Tenant, Bytes: snap.Bytes, CreatedAt: snap.CreatedAt}, nil
+}
+
+// NeedsImage implements sandbox.NodeRecords.
+func (r NodeRecords) NeedsImage(ctx context.Context, node, image string) (sandbox.Snapshot, error) {
+	if err := r.mayUseTemplates(node); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	snap, err := r.Store.SnapshotOfImage(ctx, image)
+	if errors.Is(err, sandbox.NotFound) {
+		return r.runsImage(ctx, image)
+	}
+	return sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID}, err
+}
+
+// runsImage is NeedsImage for Sandboxes that have not ended. The file locks of images show
+// only those of one host.
+func (r NodeRecords) runsImage(ctx context.Context, image string) (sandbox.Snapshot, error) {
+	all, err := r.Store.SandboxesNotEnded(ctx)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	for _, sb := range all {
+		if sb.Image == image {
+			return sandbox.Snapshot{Tenant: sb.Tenant, SandboxID: sb.ID}, nil
+		}
+	}
+	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no sandbox needs the image %.64s", image)
+}
+
+// SnapshotsOfBuild implements sandbox.NodeRecords.
+func (r NodeRecords) SnapshotsOfBuild(ctx context.Context, build string) (int, error) {
+	counts, err := r.Store.SnapshotBuilds(ctx)
+	return counts[build], err
+}
+
+// TemplateBytes implements sandbox.NodeRecords.
+func (r NodeRecords) TemplateBytes(ctx context.Context, node string, tenant sandbox.TenantID) (int64, error) {
+	if err := r.mayUseTemplates(node); err != nil {
+		return 0, err
+	}
+	quota, err := r.Store.TenantQuota(ctx, tenant)
+	return quota.TemplateBytes, err
+}
+
+// mayUseTemplates returns Denied unless a Node keeps Templates.
+func (r NodeRecords) mayUseTemplates(node string) error {
+	if r.Home != "" && r.Home != node {
+		return sandbox.Errorf(sandbox.Denied, "the node %.64s does not keep the templates of this installation", node)
+	}
+	return nil
+}

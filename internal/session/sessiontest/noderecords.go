@@ -1,0 +1,140 @@
+package sessiontest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// NodeRecordsWorld is a Store with the records of two Nodes: "home", which keeps the
+// Templates, and "other".
+type NodeRecordsWorld struct {
+	Store       sandbox.Store
+	Home, Other sandbox.NodeRecords // as each Node has them
+}
+
+// NodeRecords runs the suite of sandbox.NodeRecords.
+func NodeRecords(t *testing.T, open func(*testing.T) NodeRecordsWorld) {
+	for name, run := range map[string]func(*testing.T, NodeRecordsWorld){
+		"lease": nodeLease, "leader": nodeLeader, "owner": nodeOwner,
+		"image": nodeImage, "builds": nodeBuilds, "templates": nodeTemplates,
+	} {
+		t.Run(name, func(t *testing.T) { run(t, open(t)) })
+	}
+}
+
+func nodeLease(t *testing.T, w NodeRecordsWorld) {
+	n := sandbox.NodeRecord{Name: "other", Holder: "1", Engine: "fake", Address: "https://10.0.0.1:9092"}
+	got, err := w.Other.RenewLease(t.Context(), n, time.Minute)
+	want := n
+	want.Epoch, want.LeaseLeft = 1, time.Minute
+	if err != nil || got != want {
+		t.Errorf("RenewLease = %+v, %v", got, err)
+	}
+	all, err := w.Store.Nodes(t.Context())
+	if err != nil || len(all) != 1 || all[0].Name != "other" || all[0].Holder != "1" || all[0].Address != n.Address || all[0].Engine != "fake" || all[0].LeaseLeft > time.Minute {
+		t.Errorf("the records are %+v, %v", all, err)
+	}
+	n.Holder = "2"
+	if _, err := w.Other.RenewLease(t.Context(), n, time.Minute); !errors.Is(err, sandbox.Conflict) {
+		t.Errorf("RenewLease of another holder: %v", err)
+	}
+}
+
+func nodeLeader(t *testing.T, w NodeRecordsWorld) {
+	const role = "session-manager"
+	if _, err := w.Other.LeaderOf(t.Context(), role); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("LeaderOf before one has led: %v", err)
+	}
+	claim := sandbox.LeaderClaim{Role: role, Holder: "h", Address: "https://10.0.0.2:9091"}
+	if _, err := w.Store.Lead(t.Context(), claim, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.Other.LeaderOf(t.Context(), role)
+	if err != nil || got.LeaderClaim != claim || got.Epoch != 1 || got.Left > time.Hour || got.Left < 50*time.Minute {
+		t.Errorf("LeaderOf = %+v, %v", got, err)
+	}
+	if err := w.Store.Resign(t.Context(), role, "h"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Other.LeaderOf(t.Context(), role); err != nil || got.Left > 0 {
+		t.Errorf("after it resigned LeaderOf = %+v, %v", got, err)
+	}
+}
+
+// put adds a Snapshot.
+func (w NodeRecordsWorld) put(t *testing.T, s sandbox.Snapshot) sandbox.Snapshot {
+	t.Helper()
+	s.ID, s.Tenant, s.SandboxID, s.CreatedAt = sandbox.NewSnapshotID(), "t", "i1", time.UnixMicro(1_700_000_000_000_000).UTC()
+	s.Shape = sandbox.Shape{CPUs: 1, MemoryBytes: 1 << 30, DiskBytes: 1 << 30, Pids: 100}
+	got, err := w.Store.InsertSnapshot(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func nodeOwner(t *testing.T, w NodeRecordsWorld) {
+	ready := w.put(t, sandbox.Snapshot{State: sandbox.SnapshotReady, Node: "other", Bytes: 12})
+	saving := w.put(t, sandbox.Snapshot{State: sandbox.SnapshotSaving, Node: "other"})
+	got, err := w.Other.OwnerOf(t.Context(), "other", ready.ID)
+	if err != nil || got != (sandbox.SavedOwner{Tenant: "t", Bytes: 12, CreatedAt: ready.CreatedAt}) {
+		t.Errorf("OwnerOf = %+v, %v", got, err)
+	}
+	for name, id := range map[string]string{"one that is saved": saving.ID, "an unknown one": sandbox.NewSnapshotID()} {
+		if got, err := w.Other.OwnerOf(t.Context(), "other", id); !errors.Is(err, sandbox.NotFound) {
+			t.Errorf("OwnerOf %s = %+v, %v", name, got, err)
+		}
+	}
+	if got, err := w.Home.OwnerOf(t.Context(), "home", ready.ID); !errors.Is(err, sandbox.NotFound) || got != (sandbox.SavedOwner{}) {
+		t.Errorf("OwnerOf a state on another node = %+v, %v", got, err)
+	}
+}
+
+func nodeImage(t *testing.T, w NodeRecordsWorld) {
+	snap := w.put(t, sandbox.Snapshot{State: sandbox.SnapshotReady, Node: "other", Image: "saved", Bytes: 12})
+	got, err := w.Home.NeedsImage(t.Context(), "home", "saved")
+	if err != nil || got.ID != snap.ID || got.Tenant != "t" || got.SandboxID != "i1" || got.Bytes != 0 {
+		t.Errorf("NeedsImage = %+v, %v", got, err)
+	}
+	sb, err := w.Store.InsertSandbox(t.Context(), sandbox.Sandbox{
+		ID: sandbox.NewSandboxID(), Tenant: "u", State: sandbox.Starting, Image: "running", CreatedAt: snap.CreatedAt, Shape: snap.Shape, Boot: sandbox.Boot{Number: 1, Node: "other"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Home.NeedsImage(t.Context(), "home", "running"); err != nil || got.ID != "" || got.Tenant != "u" || got.SandboxID != sb.ID {
+		t.Errorf("NeedsImage of a sandbox = %+v, %v", got, err)
+	}
+	if got, err := w.Home.NeedsImage(t.Context(), "home", "neither"); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("NeedsImage of an image that nothing needs = %+v, %v", got, err)
+	}
+	if got, err := w.Other.NeedsImage(t.Context(), "other", "saved"); !errors.Is(err, sandbox.Denied) || got.ID != "" {
+		t.Errorf("NeedsImage for a node without templates = %+v, %v", got, err)
+	}
+}
+
+func nodeBuilds(t *testing.T, w NodeRecordsWorld) {
+	w.put(t, sandbox.Snapshot{State: sandbox.SnapshotReady, Node: "home", Memory: true, Build: "b"})
+	for build, want := range map[string]int{"b": 1, "c": 0} {
+		if got, err := w.Other.SnapshotsOfBuild(t.Context(), build); err != nil || got != want {
+			t.Errorf("SnapshotsOfBuild(%s) = %d, %v, want %d", build, got, err, want)
+		}
+	}
+}
+
+func nodeTemplates(t *testing.T, w NodeRecordsWorld) {
+	if err := w.Store.SetQuota(t.Context(), "t", &sandbox.Quota{TemplateBytes: 7, Sandboxes: 3}); err != nil {
+		t.Fatal(err)
+	}
+	for tenant, want := range map[sandbox.TenantID]int64{"t": 7, "u": 0} {
+		if got, err := w.Home.TemplateBytes(t.Context(), "home", tenant); err != nil || got != want {
+			t.Errorf("TemplateBytes(%s) = %d, %v, want %d", tenant, got, err, want)
+		}
+	}
+	if got, err := w.Other.TemplateBytes(t.Context(), "other", "t"); !errors.Is(err, sandbox.Denied) || got != 0 {
+		t.Errorf("TemplateBytes for a node without templates = %d, %v", got, err)
+	}
+}

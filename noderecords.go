@@ -1,0 +1,39 @@
+package sandbox
+
+import (
+	"context"
+	"time"
+)
+
+// NodeRecords is a Node's access to the records of the installation. Nodes cannot open the
+// database: any session manager answers them, also one that stands by. Methods are safe
+// for concurrent use.
+//
+// The argument node is the name of the Node that asks. Between machines it is the name in
+// the Node's certificate.
+type NodeRecords interface {
+	// RenewLease is NodeStore.RenewLease. The record's Name is that of the Node that asks.
+	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
+	// LeaderOf is LeaderStore.LeaderOf.
+	LeaderOf(ctx context.Context, role string) (Leader, error)
+	// OwnerOf returns the owner of a state that the Node keeps. NotFound unless the state
+	// is that of a ready Snapshot on the Node.
+	OwnerOf(ctx context.Context, node, snapshot string) (SavedOwner, error)
+	// NeedsImage returns a Snapshot of any Tenant, on any Node, that needs an image, with
+	// its ID, Tenant and SandboxID alone. Without an ID it stands for a Sandbox that has
+	// not ended. NotFound when there is none. Denied unless the Node keeps the Templates.
+	NeedsImage(ctx context.Context, node, image string) (Snapshot, error)
+	// SnapshotsOfBuild returns the number of Snapshots of all Tenants, on all Nodes, whose
+	// memory only that build of the Engine restores.
+	SnapshotsOfBuild(ctx context.Context, build string) (int, error)
+	// TemplateBytes returns the bound of a Tenant's Quota for its Templates; zero: none.
+	// Denied unless the Node keeps the Templates.
+	TemplateBytes(ctx context.Context, node string, tenant TenantID) (int64, error)
+}
+
+// SavedOwner is what a Node learns of a Snapshot.
+type SavedOwner struct {
+	Tenant    TenantID
+	Bytes     int64 // size of the state on the host
+	CreatedAt time.Time
+}
