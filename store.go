@@ -32,6 +32,22 @@ type Store interface {
 	Close() error
 }
 
+type laterKey struct{}
+
+// CommitLater returns a context for writes to a Store that are followed by another write,
+// without it, before anyone is told of them. The Store need not wait until they are
+// durable: the later write makes them so. If the database server crashes before, they are
+// lost, together with all that was written after them.
+func CommitLater(ctx context.Context) context.Context {
+	return context.WithValue(ctx, laterKey{}, true)
+}
+
+// CommitsLater reports whether ctx is one of CommitLater.
+func CommitsLater(ctx context.Context) bool {
+	later, _ := ctx.Value(laterKey{}).(bool)
+	return later
+}
+
 // SandboxStore keeps Sandboxes and their past Boots. Only session-manager writes here.
 type SandboxStore interface {
 	SandboxRecords

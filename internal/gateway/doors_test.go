@@ -1,11 +1,14 @@
 package gateway_test
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -335,6 +338,61 @@ func TestIdempotencyOfOneCall(t *testing.T) {
 	f.With("POST", "/api/v1/sessions", `{"name":"rest"}`, "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "both").Into(t, http.StatusCreated, &again)
 	if first.SandboxID != again.SandboxID {
 		t.Errorf("%+v, then %+v", first, again)
+	}
+}
+
+// forgetful is a Store that cannot record the outcomes of requests while it fails.
+type forgetful struct {
+	sandbox.IdempotencyStore
+	fails atomic.Bool
+}
+
+func (f *forgetful) settles() error {
+	if f.fails.Load() {
+		return sandbox.Errorf(sandbox.Unavailable, "the database server does not answer")
+	}
+	return nil
+}
+
+func (f *forgetful) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
+	return cmp.Or(f.settles(), f.IdempotencyStore.FinishIdempotent(ctx, o))
+}
+
+func (f *forgetful) DropIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
+	return cmp.Or(f.settles(), f.IdempotencyStore.DropIdempotent(ctx, o))
+}
+
+// A request whose outcome was not recorded does not block its key: a repeat runs again for
+// the same resource, or as another request if the first one failed.
+func TestOutcomeNotRecorded(t *testing.T) {
+	t.Parallel()
+	var store forgetful
+	f := newFixture(t, func(c *gateway.Config) {
+		store.IdempotencyStore = c.Store
+		c.Store = &store
+	})
+	send := func(body string) gatewaytest.Answer {
+		return f.With("POST", "/api/v1/sessions", body, "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "once")
+	}
+	store.fails.Store(true)
+	if a := send(`{"name":"A b"}`); a.Status != http.StatusBadRequest {
+		t.Errorf("a bad name: %d %s", a.Status, a.Body)
+	}
+	if a := send(`{"name":"A b"}`); a.Status != http.StatusBadRequest {
+		t.Errorf("a bad name again: %d %s", a.Status, a.Body)
+	}
+	store.fails.Store(false)
+	if a := send(`{"name":"A b"}`); a.Status != http.StatusBadRequest {
+		t.Errorf("a bad name, recorded: %d %s", a.Status, a.Body)
+	}
+	store.fails.Store(true)
+	var first, again, replayed gatewaytest.View
+	send(`{"name":"web"}`).Into(t, http.StatusCreated, &first)
+	send(`{"name":"web"}`).Into(t, http.StatusCreated, &again)
+	store.fails.Store(false)
+	send(`{"name":"web"}`).Into(t, http.StatusCreated, &replayed)
+	if first.SandboxID != again.SandboxID || first.SandboxID != replayed.SandboxID {
+		t.Errorf("the sandboxes are %s, %s and %s", first.SandboxID, again.SandboxID, replayed.SandboxID)
 	}
 }
 

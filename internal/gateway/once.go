@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -135,7 +136,23 @@ func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, k
 		Tenant: tenant, Key: key, Request: request, Resource: sandbox.NewSandboxID(),
 		At: time.Now().UTC().Truncate(time.Microsecond), Holder: holder,
 	}
-	first, began, err = s.Store.BeginIdempotent(ctx, mine, mine.At.Add(-idempotencyLife))
+	alone := s.underWay.enter(tenant, key)
+	defer func() {
+		if alone && !began {
+			s.underWay.leave(tenant, key)
+		}
+	}()
+	for range 2 {
+		// The audit entry of the request follows.
+		first, began, err = s.Store.BeginIdempotent(sandbox.CommitLater(ctx), mine, mine.At.Add(-idempotencyLife))
+		if err != nil || began || !alone || first.Holder != holder || first.Request != mine.Request || first.Status != 0 {
+			break
+		}
+		// An earlier request of this process has ended without a record of its outcome.
+		if err = s.Store.ReleaseIdempotent(ctx, first); err != nil {
+			break
+		}
+	}
 	switch {
 	case err != nil || began:
 		return first, began, err
@@ -145,6 +162,39 @@ func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, k
 		return first, false, rest.ErrUnderWay
 	}
 	return first, false, nil
+}
+
+// underWay has the requests with an Idempotency-Key that this process carries out. The
+// zero value has none.
+type underWay struct {
+	mu   sync.Mutex
+	keys map[onceKey]struct{}
+}
+
+type onceKey struct {
+	tenant sandbox.TenantID
+	key    string
+}
+
+// enter adds a request. It returns false if one with the same key is carried out.
+func (u *underWay) enter(tenant sandbox.TenantID, key string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	k := onceKey{tenant, key}
+	if _, there := u.keys[k]; there {
+		return false
+	}
+	if u.keys == nil {
+		u.keys = map[onceKey]struct{}{}
+	}
+	u.keys[k] = struct{}{}
+	return true
+}
+
+func (u *underWay) leave(tenant sandbox.TenantID, key string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.keys, onceKey{tenant, key})
 }
 
 // requestHash identifies a request: it hashes the texts that name the operation, and
@@ -186,9 +236,10 @@ func (o outcome) succeeded() bool {
 }
 
 // settle records the outcome of a request. A repeat of a request that may have taken
-// effect, and whose answer is not stored, runs again for the same resource. The client
-// may be gone by now.
+// effect, and whose answer is not stored, runs again for the same resource, and so does
+// one whose outcome could not be recorded. The client may be gone by now.
 func (s *Server) settle(ctx context.Context, o sandbox.IdempotencyRecord, end outcome) {
+	defer s.underWay.leave(o.Tenant, o.Key)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var err error

@@ -183,6 +183,7 @@ type Server struct {
 	builds     *sandboxbuild.Service
 	mcp        *mcp.Handler
 	memory     *spool.Memory // of large messages in progress
+	underWay   underWay
 	mux        *http.ServeMux
 	// requests are those in progress, on taken-over connections too.
 	requests sync.WaitGroup

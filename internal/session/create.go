@@ -41,7 +41,8 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	defer m.endCreation(sb.ID, c)
 
 	sb.Boot.Node = nodes[0]
-	if sb, err = m.store.InsertSandbox(ctx, sb); err != nil {
+	// The audit entry of the request follows. A Boot without a record is stopped.
+	if sb, err = m.store.InsertSandbox(sandbox.CommitLater(ctx), sb); err != nil {
 		return sandbox.Sandbox{}, false, c.explain(client, err)
 	}
 	running, pooled, err := m.start(ctx, sb, nodes, quota)
@@ -249,7 +250,7 @@ func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, quota s
 	if sb.Snapshot != "" {
 		sb.SnapshotAt = sb.StartedAt
 	}
-	running, err := m.store.UpdateSandbox(ctx, sb)
+	running, err := m.store.UpdateSandbox(sandbox.CommitLater(ctx), sb)
 	if isConflict(err) {
 		return sb, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started").WithCause(err)
 	}
@@ -263,6 +264,7 @@ func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Ca
 	defer cancel()
 	if _, err := m.end(ctx, sb.ID, cause, nil); err != nil && !errors.Is(err, sandbox.NotFound) {
 		m.log.WarnContext(ctx, "undoing a failed create failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
+		m.mendSoon()
 	}
 }
 

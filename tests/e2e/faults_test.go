@@ -71,7 +71,7 @@ func TestClusterLeaderDies(t *testing.T) {
 		f.Start(t, leader.Name)
 		f.Serves(t, leader.Name)
 	})
-	ids := leaderDies(t, c, 200, func() {
+	ids := createsSurvive(t, c, 200, "the death of the leader", func() {
 		f.Kill(t, leader.Name)
 		t.Cleanup(back) // also after a failure
 	})

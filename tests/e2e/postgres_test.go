@@ -108,6 +108,20 @@ func TestServerInPostgres(t *testing.T) {
 	}
 }
 
+// PostgreSQL crashes while sessions are created. Some writes of a create do not wait for the
+// disk, and every answered create is durable all the same.
+func TestDatabaseCrashes(t *testing.T) {
+	rig.Need(t)
+	t.Parallel()
+	database := postgrestest.StartWith(t, postgrestest.Options{Durable: true})
+	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_DATABASE=" + database.Address(t)}})
+	c := s.Client(t, "crashes")
+	createsSurvive(t, c, 40, "the crash of the database", func() {
+		database.Crash(t)
+		database.Run(t)
+	})
+}
+
 // A second server on a database whose Sandboxes run elsewhere is refused, because it
 // would declare them lost.
 func TestSecondServerOnOnePostgres(t *testing.T) {

@@ -136,6 +136,17 @@ func (s *Server) Stop(t testing.TB) {
 	s.running = nil
 }
 
+// Crash ends the server at once. Commits that have not reached its log are lost, and Run
+// recovers the others.
+func (s *Server) Crash(t testing.TB) {
+	t.Helper()
+	if err := s.running.Process.Signal(syscall.SIGQUIT); err != nil { // an immediate shutdown
+		t.Fatal(err)
+	}
+	_ = s.running.Wait() // with an error
+	s.running = nil
+}
+
 // Freeze stops all processes of the server without ending them, or lets them run on.
 func (s *Server) Freeze(t testing.TB, frozen bool) {
 	t.Helper()

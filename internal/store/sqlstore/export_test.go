@@ -66,3 +66,16 @@ func (s *Store) HoldReads(t *testing.T, brief bool) {
 		t.Cleanup(func() { s.brief.free <- r })
 	}
 }
+
+// Waits returns PostgreSQL's synchronous_commit in the transaction of a write with ctx: off if
+// its commit does not wait for the disk.
+func (s *Store) Waits(t *testing.T, ctx context.Context) (setting string) {
+	t.Helper()
+	err := s.writer.write(ctx, func(*statements) error {
+		return s.writer.conn.QueryRowContext(context.Background(), "SHOW synchronous_commit").Scan(&setting)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return setting
+}

@@ -19,14 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var postgresDialect = dialect{
-	name:     "postgres",
-	goose:    goose.DialectPostgres,
-	numbered: true,
+const (
 	// What the lock waited for must be visible, whatever the database's default is.
-	begin: `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`,
+	beginPostgres = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; `
 	// The schema's name is in the lock, so that two installations may share a database.
-	lock:         `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`,
+	lockPostgres = `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`
+)
+
+var postgresDialect = dialect{
+	name:         "postgres",
+	goose:        goose.DialectPostgres,
+	numbered:     true,
+	begin:        beginPostgres + lockPostgres,
+	beginLater:   beginPostgres + `SET LOCAL synchronous_commit = off; ` + lockPostgres,
 	inStates:     `state IN (SELECT jsonb_array_elements_text(CAST(?4 AS JSONB)))`,
 	inIDs:        `id IN (SELECT jsonb_array_elements_text(CAST(?1 AS JSONB)))`,
 	withMetadata: `CAST(metadata AS JSONB) @> CAST(?5 AS JSONB)`,

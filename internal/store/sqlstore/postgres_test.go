@@ -58,6 +58,34 @@ func repeats(t *testing.T) int {
 	return n
 }
 
+// Only a write of sandbox.CommitLater does not wait for the disk, and only if all writes of
+// its transaction are such writes.
+func TestCommitLater(t *testing.T) {
+	t.Parallel()
+	st := openPostgres(t, postgrestest.Start(t).Address(t))
+	later := sandbox.CommitLater(t.Context())
+	for _, tt := range []struct {
+		ctx  context.Context
+		want string
+	}{{later, "off"}, {t.Context(), "on"}, {later, "off"}} {
+		if got := st.Waits(t, tt.ctx); got != tt.want {
+			t.Errorf("synchronous_commit is %s, want %s", got, tt.want)
+		}
+	}
+	release := st.HoldWriter(t)
+	settings := make([]string, 2)
+	var all sync.WaitGroup
+	for i, ctx := range []context.Context{later, t.Context()} {
+		all.Go(func() { settings[i] = st.Waits(t, ctx) })
+	}
+	st.WaitQueued(t, len(settings))
+	release()
+	all.Wait()
+	if settings[0] != "on" || settings[1] != "on" {
+		t.Errorf("in one transaction synchronous_commit is %v, want on", settings)
+	}
+}
+
 // Processes that start concurrently migrate an empty database once.
 func TestPostgresIsMigratedOnce(t *testing.T) {
 	t.Parallel()

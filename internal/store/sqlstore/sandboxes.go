@@ -115,7 +115,7 @@ const (
 
 // statements are the prepared statements of the writer's connection.
 type statements struct {
-	begin, lock, commit, rollback  *sql.Stmt
+	commit, rollback               *sql.Stmt
 	savepoint, rollbackTo, release *sql.Stmt
 	insert, update, updateEnded    *sql.Stmt
 	exists                         *sql.Stmt
@@ -137,12 +137,7 @@ type statements struct {
 }
 
 func (s *statements) all(d *dialect) []prepared {
-	var own []prepared
-	if d.lock != "" {
-		own = append(own, prepared{&s.lock, d.lock})
-	}
-	return slices.Concat(own, s.leaderStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
-		{&s.begin, d.begin},
+	return slices.Concat(s.leaderStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
 		{&s.savepoint, `SAVEPOINT one`},

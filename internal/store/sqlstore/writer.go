@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,7 @@ type writer struct {
 // only after done is closed.
 type write struct {
 	do    func(*statements) error
+	later bool        // see sandbox.CommitLater
 	taken atomic.Bool // by the writer, or by a caller that gave up
 	err   error       // valid once done is closed
 	done  chan struct{}
@@ -93,7 +95,7 @@ func (w *writer) write(ctx context.Context, do func(*statements) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r := &write{do: do, done: make(chan struct{})}
+	r := &write{do: do, later: sandbox.CommitsLater(ctx), done: make(chan struct{})}
 	select {
 	case w.queue <- r:
 	case <-ctx.Done():
@@ -220,10 +222,18 @@ func (w *writer) transact(batch []*write) error {
 		// Closing the socket ends what waits for a silent server.
 		defer time.AfterFunc(batchLimit, func() { _ = socket.Close() }).Stop()
 	}
-	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
-		return w.dropBroken(fmt.Errorf("begin: %w", err))
+	begin := w.dialect.begin
+	if w.dialect.beginLater != "" && !slices.ContainsFunc(batch, func(r *write) bool { return !r.later }) {
+		begin = w.dialect.beginLater
 	}
-	if err := w.each(ctx, batch); err != nil {
+	// A text without arguments may have several statements, in one round trip.
+	_, err := w.conn.ExecContext(ctx, begin)
+	if err != nil {
+		err = fmt.Errorf("begin, and wait for the writers before: %w", err)
+	} else {
+		err = w.each(ctx, batch)
+	}
+	if err != nil {
 		// After some failures SQLite has rolled back already: ignore the error of a
 		// second rollback.
 		_, _ = w.stmts.rollback.ExecContext(ctx)
@@ -251,11 +261,6 @@ func (w *writer) dropBroken(err error) error {
 
 // each runs every write of a batch; an error fails the whole batch.
 func (w *writer) each(ctx context.Context, batch []*write) error {
-	if w.dialect.lock != "" {
-		if _, err := w.stmts.lock.ExecContext(ctx); err != nil {
-			return fmt.Errorf("wait for the writers before: %w", err)
-		}
-	}
 	if len(batch) == 1 {
 		batch[0].err = batch[0].do(&w.stmts)
 		return batch[0].err
