@@ -78,6 +78,15 @@ func TestPostgresIsMigratedOnce(t *testing.T) {
 	all.Wait()
 }
 
+func TestSchemaOfNewerProgramInPostgres(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	schemaOfNewerProgram(t, func(t *testing.T) database {
+		address := server.Address(t)
+		return database{driver: "pgx", source: address, open: func() (*sqlstore.Store, error) { return sqlstore.OpenPostgres(t.Context(), address) }}
+	})
+}
+
 // While the server is down, every call fails with Unavailable. Once it is back, the same
 // Store works again.
 func TestPostgresAway(t *testing.T) {
