@@ -225,6 +225,27 @@ func schemaOfNewerProgram(t *testing.T, made func(*testing.T) database) {
 			}
 		})
 	}
+	t.Run("an earlier program renews a lease", func(t *testing.T) {
+		d := made(t)
+		st, err := d.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closes(t, st)
+		for _, tt := range []struct{ change, want string }{
+			{`UPDATE nodes SET engine = engine`, "v2"},
+			{`INSERT INTO nodes (name, engine, address, lease_until, holder, epoch) VALUES ('n', 'fake', '', 1, '', 1)
+				ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, address = excluded.address, lease_until = excluded.lease_until, holder = excluded.holder, epoch = excluded.epoch`, ""},
+		} {
+			if _, err := st.RenewLease(t.Context(), sandbox.NodeRecord{Name: "n", Version: "v2"}, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			d.exec(t, tt.change)
+			if all, err := st.Nodes(t.Context()); err != nil || len(all) != 1 || all[0].Version != tt.want {
+				t.Errorf("after %q the nodes are %+v, %v, want the version %q", tt.change, all, err, tt.want)
+			}
+		}
+	})
 }
 
 // The migration creates records for Tenants that already have data.
