@@ -99,7 +99,7 @@ func migrate(ctx context.Context, db *sql.DB, d *dialect, options ...goose.Provi
 // database; zero: the database does not say.
 func schemaNeeds(ctx context.Context, db *sql.DB, d *dialect) (needs int64, err error) {
 	var column string
-	err = db.QueryRowContext(ctx, d.text(d.columnsOf)+" LIMIT 1", "schema_needs").Scan(&column)
+	err = db.QueryRowContext(ctx, d.text(d.columnsOf), "schema_needs").Scan(&column)
 	if err == nil {
 		err = db.QueryRowContext(ctx, `SELECT version FROM schema_needs`).Scan(&needs)
 	}
