@@ -12,7 +12,7 @@ if ! git cat-file -e "$earlier^{commit}" 2>/dev/null && ! git fetch --quiet --de
   exit 0
 fi
 source scripts/steps.sh
-suite "make test-upgrade" 12
+suite "make test-upgrade" 15
 scripts/install.sh cluster
 DATA=${DATA:-/var/lib/cloud-sandbox}
 programs=$PWD/.tools/earlier-$earlier
