@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -147,11 +148,11 @@ func TestEarlierVersionBeside(t *testing.T) {
 		s.remembers(t)
 		beforeRollOut.c.Must(t, "DELETE", "/api/v1/sessions/"+s.id, nil, nil)
 	}
-	own, err := rig.Command(leader.Bin, "--version").Output()
+	own, err := rig.Command(filepath.Join(filepath.Dir(f.Machine(rig.FleetNode).Bin), "node"), "--version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := strings.TrimPrefix(strings.TrimSpace(string(own)), "cloud-sandbox version ")
+	version := strings.TrimPrefix(strings.TrimSpace(string(own)), "node version ")
 	resp, err := http.Get(leader.URL + "/metrics")
 	if err != nil {
 		t.Fatal(err)
