@@ -103,6 +103,10 @@ test: ## everything real: check's tests, end to end with gVisor, SDK, attacks; e
 test-cluster: ## end to end over two machines of each role, in network namespaces, with faults: six minutes
 	@DATA='$(DATA)' scripts/test-cluster.sh
 
+.PHONY: test-upgrade
+test-upgrade: ## the same with half of the machines of an earlier version, which is built from git: ten minutes
+	@DATA='$(DATA)' scripts/test-upgrade.sh
+
 .PHONY: test-cgroup2
 test-cgroup2: $(OUT)/cloud-sandbox ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
 	@scripts/cgroup2.sh

@@ -160,6 +160,9 @@ type NodeRecord struct {
 	// Address is where other processes reach the Node, "unix:PATH" or an http URL; empty
 	// if the Node is reachable only inside its own process.
 	Address string
+	// Version is the version of the program that the Node runs; empty: an earlier program,
+	// which does not report it.
+	Version string
 	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
 	// negative: it expired so long ago. Clocks of processes do not matter.
 	LeaseLeft time.Duration

@@ -74,6 +74,7 @@ func (n *Node) renewLease(ctx context.Context) error {
 		Holder:  n.holder,
 		Engine:  n.features.Name,
 		Address: n.cfg.Address,
+		Version: n.cfg.Version,
 	}, leaseLife)
 	if err == nil || errors.Is(err, sandbox.Conflict) {
 		n.displaced.Store(err != nil)

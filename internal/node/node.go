@@ -73,6 +73,7 @@ type Config struct {
 	Name string // of the Node; Leases and records carry it
 	// Address is where other processes reach the Node; see sandbox.NodeRecord.
 	Address string
+	Version string  // of the program; see sandbox.NodeRecord
 	Dir     string  // the Node's own folder; made when absent
 	Volumes volumes // keeps the files of Volumes
 	Engine  sandbox.Engine

@@ -75,7 +75,7 @@ func askAny[Req, Res any](
 // RenewLease implements sandbox.NodeRecords.
 func (r *NodeRecords) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
 	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.RenewLease, &sessionv1.RenewLeaseRequest{
-		Holder: n.Holder, Engine: n.Engine, Address: n.Address, Life: durationpb.New(life),
+		Holder: n.Holder, Engine: n.Engine, Address: n.Address, Version: n.Version, Life: durationpb.New(life),
 	})
 	n.Epoch, n.LeaseLeft = m.GetEpoch(), m.GetLeft().AsDuration()
 	return n, err
@@ -131,7 +131,8 @@ type nodeRecordsServer struct{ records sandbox.NodeRecords }
 // its name for long.
 const maxLease = 5 * time.Minute
 
-// maxHolder bounds the identity of a Node's folder, and the name of its Engine, in bytes.
+// maxHolder bounds the identity of a Node's folder, the name of its Engine and the version
+// of its program, in bytes.
 const maxHolder = 256
 
 func (s nodeRecordsServer) RenewLease(ctx context.Context, r *connect.Request[sessionv1.RenewLeaseRequest]) (*connect.Response[sessionv1.RenewLeaseResponse], error) {
@@ -142,11 +143,11 @@ func (s nodeRecordsServer) RenewLease(ctx context.Context, r *connect.Request[se
 	if err := checkOwnAddress(ctx, r.Msg.Address); err != nil {
 		return nil, internal(err)
 	}
-	if len(r.Msg.Holder) > maxHolder || len(r.Msg.Engine) > maxHolder {
-		return nil, internal(sandbox.Errorf(sandbox.Invalid, "the names of a node's folder and of its engine have up to %d bytes", maxHolder))
+	if max(len(r.Msg.Holder), len(r.Msg.Engine), len(r.Msg.Version)) > maxHolder {
+		return nil, internal(sandbox.Errorf(sandbox.Invalid, "the names of a node's folder and of its engine, and its version, have up to %d bytes", maxHolder))
 	}
 	n, err := s.records.RenewLease(ctx, sandbox.NodeRecord{
-		Name: callerOf(ctx).Name, Holder: r.Msg.Holder, Engine: r.Msg.Engine, Address: r.Msg.Address,
+		Name: callerOf(ctx).Name, Holder: r.Msg.Holder, Engine: r.Msg.Engine, Address: r.Msg.Address, Version: r.Msg.Version,
 	}, life)
 	return answer(&sessionv1.RenewLeaseResponse{Epoch: n.Epoch, Left: durationpb.New(n.LeaseLeft)}, err)
 }

@@ -77,6 +77,11 @@ func TestAnySessionManagerAnswers(t *testing.T) {
 	if _, err := r.TemplateBytes(t.Context(), "n", "t"); !errors.Is(err, sandbox.Denied) {
 		t.Errorf("TemplateBytes: %v", err)
 	}
+	earlier := p.secured(t, SessionManager, "c") // a program from before this service
+	r = p.recordsOf(t, s, "n", earlier.tcp)
+	if n, err := r.SnapshotsOfBuild(t.Context(), "b"); n != 0 || err != nil {
+		t.Errorf("SnapshotsOfBuild beside a session manager of an earlier program = %d, %v", n, err)
+	}
 	none := p.recordsOf(t, away, "n")
 	if _, err := none.SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("SnapshotsOfBuild of a session manager without its database: %v", err)
@@ -98,6 +103,10 @@ func TestAddressesOfNodes(t *testing.T) {
 	far := p.recordsOf(t, s, "n")
 	near := NewNodeRecords([]string{s.unix}, s.self(Node, "n"))
 	t.Cleanup(near.Close)
+	version := sandbox.NodeRecord{Name: "n", Holder: "h", Engine: "fake", Address: "https://10.0.0.1:9092", Version: string(make([]byte, maxHolder+1))}
+	if _, err := far.RenewLease(t.Context(), version, time.Minute); !errors.Is(err, sandbox.Invalid) {
+		t.Errorf("RenewLease with a version of %d bytes: %v", len(version.Version), err)
+	}
 	for _, tt := range []struct {
 		records *NodeRecords
 		address string

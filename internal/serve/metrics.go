@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -107,6 +108,38 @@ func registerLeader(reg prometheus.Registerer, leads func() bool) {
 	}))
 }
 
+// registerVersions registers a gauge that tells the version of each Node, read at each
+// scrape while leads is true.
+func registerVersions(reg prometheus.Registerer, nodes func(context.Context) ([]sandbox.NodeRecord, error), leads func() bool) {
+	reg.MustRegister(&versionCollector{nodes, leads})
+}
+
+// versionCollector reads the versions of Nodes from their records. If the Store does not
+// answer, and in a process that does not lead, it reports no value.
+type versionCollector struct {
+	nodes func(context.Context) ([]sandbox.NodeRecord, error)
+	leads func() bool
+}
+
+func (c *versionCollector) Describe(ch chan<- *prometheus.Desc) { ch <- nodeInfoDesc }
+
+func (c *versionCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.leads() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	all, err := c.nodes(ctx)
+	if err != nil {
+		return
+	}
+	for _, n := range all {
+		if n.LeaseLeft > -silentNode {
+			ch <- gauge(nodeInfoDesc, 1, n.Name, cmp.Or(n.Version, "unknown"))
+		}
+	}
+}
+
 func (l *lives) created(pooled bool, err error, took time.Duration) {
 	start := "cold"
 	switch {
@@ -155,6 +188,7 @@ var (
 	sandboxesDesc  = prometheus.NewDesc("cloud_sandbox_sandboxes", "Sandboxes by state, without ended ones.", []string{"state"}, nil)
 	poolLabels     = []string{"node", "template", "shape"}
 	nodeLabels     = []string{"node"}
+	nodeInfoDesc   = prometheus.NewDesc("cloud_sandbox_node_info", "1 for each node, with the version of the program that it runs. Unknown: an earlier one.", []string{"node", "version"}, nil)
 	nodeReadyDesc  = prometheus.NewDesc("cloud_sandbox_node_ready", "Whether a node is ready.", nodeLabels, nil)
 	nodeBoundDesc  = prometheus.NewDesc("cloud_sandbox_node_bound_boots", "Boots of a node that belong to sandboxes.", nodeLabels, nil)
 	nodeWaitDesc   = prometheus.NewDesc("cloud_sandbox_node_waiting_starts", "Requests that wait for a start or a restore.", nodeLabels, nil)

@@ -71,6 +71,31 @@ func TestLives(t *testing.T) {
 	}
 }
 
+// The leader shows which version each node runs, and those of earlier programs as
+// unknown. A node that has been away for long is not shown.
+func TestVersionsOfNodes(t *testing.T) {
+	store := sqlitetest.Open(t)
+	for _, n := range []struct {
+		name, version string
+		left          time.Duration
+	}{{"a", "v2", time.Minute}, {"b", "", time.Minute}, {"c", "v1", -time.Minute}, {"d", "v1", -time.Hour}} {
+		if _, err := store.RenewLease(t.Context(), sandbox.NodeRecord{Name: n.name, Version: n.version}, n.left); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reg := prometheus.NewRegistry()
+	leads := true
+	registerVersions(reg, store.Nodes, func() bool { return leads })
+	const want = "cloud_sandbox_node_info{node=a,version=v2} 1\ncloud_sandbox_node_info{node=b,version=unknown} 1\ncloud_sandbox_node_info{node=c,version=v1} 1\n"
+	if got := shown(t, reg); got != want {
+		t.Errorf("the leader shows\n%s, want\n%s", got, want)
+	}
+	leads = false
+	if got := shown(t, reg); got != "" {
+		t.Errorf("a process that stands by shows\n%s", got)
+	}
+}
+
 type baseImage struct{}
 
 func (baseImage) Resolve(context.Context, sandbox.TenantID, string) (string, error) {
@@ -141,7 +166,7 @@ func TestOutcome(t *testing.T) {
 }
 
 func TestRegistryGathers(t *testing.T) {
-	families, err := newRegistry().Gather()
+	families, err := newRegistry("v1").Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,6 +183,7 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	}
 	l.lives = newLives(r.registry, r.store, l.leads)
 	registerLeader(r.registry, l.leads)
+	registerVersions(r.registry, r.store.Nodes, l.leads)
 	parts.Start("session-manager", ended(func(ctx context.Context) error {
 		defer closeHome()
 		defer placement.Close()

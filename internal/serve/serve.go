@@ -139,7 +139,7 @@ type joined struct {
 
 // open opens the dependencies of every process.
 func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) (*joined, error) {
-	j := &joined{cfg: cfg, layout: launch.Layout{Root: cfg.Data}, listeners: in.Listeners, log: log, registry: newRegistry()}
+	j := &joined{cfg: cfg, layout: launch.Layout{Root: cfg.Data}, listeners: in.Listeners, log: log, registry: newRegistry(cfg.Version)}
 	if cfg.DevFailpoint != "" {
 		log.Warn("CLOUD_SANDBOX_DEV_FAILPOINT is set: tests can kill this server")
 		j.points = failpoint.New(cfg.DevFailpoint, nil)
@@ -285,7 +285,7 @@ func (j *joined) node(ctx context.Context, address string, carrier node.Carrier,
 		return nil, err
 	}
 	n, err := node.Open(ctx, node.Config{
-		Name: j.nodeName(), Address: address, Dir: j.layout.Node(), Volumes: volumes,
+		Name: j.nodeName(), Address: address, Version: j.cfg.Version, Dir: j.layout.Node(), Volumes: volumes,
 		Engine: j.boots, Leases: j.records, Images: j.images, Held: j.kept.ListImages, Carrier: carrier, Log: j.log,
 		Guest: func(dial node.Dial) node.GuestControl {
 			return client.New(client.Dial(dial), client.WithTrusted(trusted))

@@ -107,6 +107,7 @@ func TestCommandKey(t *testing.T) {
 // from it, lists it and removes it.
 func TestCommandTemplate(t *testing.T) {
 	t.Parallel()
+	keepsTemplates(t)
 	sh := newShell(t, "command-template")
 	root := tinyRoot(t)
 	sh.write(t, "app.sh", "#!/bin/sh\necho from the file\n", 0o755)

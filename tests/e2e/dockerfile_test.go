@@ -43,6 +43,7 @@ CMD ["sh", "-c", "echo started as $(whoami) > /tmp/started; exec sleep 600"]
 // After a file changes, only the steps from its COPY on run again.
 func TestCommandTemplateOfDockerfile(t *testing.T) {
 	t.Parallel()
+	keepsTemplates(t)
 	sh := newShell(t, "command-dockerfile")
 	if err := os.MkdirAll(filepath.Join(sh.folder, "app/src/sub"), 0o755); err != nil {
 		t.Fatal(err)
@@ -135,6 +136,7 @@ func TestCommandTemplateOfDockerfile(t *testing.T) {
 // builds.
 func TestDockerfileBuilds(t *testing.T) {
 	t.Parallel()
+	keepsTemplates(t)
 	s := shared.Server(t)
 	c, other := s.Client(t, "dockerfile-builds-"+rand.Text()), s.Client(t, "dockerfile-others")
 	var context bytes.Buffer
@@ -273,6 +275,7 @@ func TestPackagesForImages(t *testing.T) {
 // line.
 func TestTemplateFiles(t *testing.T) {
 	t.Parallel()
+	keepsTemplates(t)
 	sh := newShell(t, "template-files")
 	c := sh.server.Client(t, "template-files")
 	root := rootOf(t, "stat", "head")

@@ -51,6 +51,7 @@ func send(t *testing.T, c *rig.Client, method, path, body, name, value string) (
 // If the server does not know a client's call, the error names both versions.
 func TestVersions(t *testing.T) {
 	t.Parallel()
+	rig.LacksEarlier(t, "the gateways name different versions")
 	c := shared.Server(t).Client(t, "versions")
 	version, err := rig.Command(shared.Server(t).Bin, "--version").Output()
 	if err != nil {

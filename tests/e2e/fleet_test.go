@@ -31,7 +31,7 @@ func imagesOn(t *testing.T, f *rig.Fleet, name string) (versions []string) {
 }
 
 // onBothNodes creates Sandboxes until each Node runs one of them, and returns them.
-func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids []string) {
+func onBothNodes(t testing.TB, f *rig.Fleet, c *rig.Client, body rig.Body) (ids []string) {
 	t.Helper()
 	nodes := []string{rig.FleetHome, rig.FleetNode}
 	runs := map[string]bool{}
@@ -68,7 +68,7 @@ func onBothNodes(t *testing.T, f *rig.Fleet, c *rig.Client, body rig.Body) (ids 
 }
 
 // volumeOn creates Volumes until one is on a Node, and returns its name.
-func volumeOn(t *testing.T, f *rig.Fleet, c *rig.Client, node string) string {
+func volumeOn(t testing.TB, f *rig.Fleet, c *rig.Client, node string) string {
 	t.Helper()
 	for i := range 100 {
 		var v struct {

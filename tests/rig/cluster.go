@@ -20,6 +20,55 @@ const ClusterTests = "CLUSTER_E2E"
 // IsCluster reports whether the shared Server is a cluster.
 func IsCluster() bool { return os.Getenv(ClusterTests) != "" }
 
+// EarlierPrograms is the environment variable that names a folder with the programs of an
+// earlier version. The Machines of a cluster start with them, and Fleet.Upgrade replaces
+// them.
+const EarlierPrograms = "CLUSTER_E2E_EARLIER"
+
+// HasEarlier reports whether a part of the cluster runs an earlier version.
+func HasEarlier() bool { return IsCluster() && os.Getenv(EarlierPrograms) != "" }
+
+// LacksEarlier skips a test of behavior that the earlier version of a cluster does not
+// have.
+func LacksEarlier(t testing.TB, why string) {
+	t.Helper()
+	if HasEarlier() {
+		t.Skip("half of the cluster runs an earlier version: " + why)
+	}
+}
+
+// firstProgram is the program with which the Machines of a cluster start; empty: the one
+// under test.
+func firstProgram() string {
+	if !HasEarlier() {
+		return ""
+	}
+	return filepath.Join(os.Getenv(EarlierPrograms), "cloud-sandbox")
+}
+
+// IsEarlier reports whether the Machine runs the earlier version.
+func (m *Machine) IsEarlier() bool { return m.Bin == firstProgram() }
+
+// Upgrade ends a Machine of the earlier version and starts the present one on the same
+// data folder.
+func (f *Fleet) Upgrade(t testing.TB, name string) {
+	t.Helper()
+	f.Halt(t, name)
+	m := f.machines[name]
+	bin, err := Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Bin = bin
+	if m.role == "node" { // its address of the database, which nodes no longer have
+		if err := os.RemoveAll(filepath.Join(m.Data, "server", "database")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Start(t, name)
+	f.Serves(t, name)
+}
+
 // oneMachine skips a test of a single machine if a cluster is tested.
 func oneMachine(t testing.TB) {
 	t.Helper()
@@ -93,8 +142,12 @@ func (m *Machine) says(t testing.TB, reply any, args ...string) {
 
 // Gateways returns a Server whose clients alternate between both gateways.
 func (f *Fleet) Gateways() *Server {
-	s := f.machines[FleetGatewayA].Server
-	s.turns = []string{s.URL, f.machines[FleetGatewayB].URL}
+	a, b := f.machines[FleetGatewayA].Server, f.machines[FleetGatewayB].Server
+	s := a
+	if HasEarlier() { // its commands know the schema
+		s = b
+	}
+	s.turns = []string{a.URL, b.URL}
 	s.secret = fleetSecret
 	s.nodes = []*Server{f.machines[FleetHome].Server, f.machines[FleetNode].Server}
 	return s
@@ -106,9 +159,7 @@ func (f *Fleet) Lead(t testing.TB) (leader, standby *Machine) {
 	both := []*Machine{f.machines[FleetManager], f.machines[FleetManagerB]}
 	Within(t, Patience, "one session-manager leads", func() bool {
 		for i, m := range both {
-			var ready struct{ Lead string }
-			c := &Client{URL: m.URL, HTTP: brief}
-			if c.Try("GET", "/ready", nil, &ready) == nil && ready.Lead == "leader" {
+			if m.leads() {
 				leader, standby = m, both[1-i]
 				return true
 			}
@@ -116,6 +167,29 @@ func (f *Fleet) Lead(t testing.TB) (leader, standby *Machine) {
 		return false
 	})
 	return leader, standby
+}
+
+// leads reports whether the Machine's session-manager leads.
+func (m *Machine) leads() bool {
+	var ready struct{ Lead string }
+	c := &Client{URL: m.URL, HTTP: brief}
+	return c.Try("GET", "/ready", nil, &ready) == nil && ready.Lead == "leader"
+}
+
+// HandOver stops the leader's process until the standby leads, and returns the Machine that
+// leads then.
+func (f *Fleet) HandOver(t testing.TB) *Machine {
+	t.Helper()
+	leader, standby := f.Lead(t)
+	signal := func(s syscall.Signal) {
+		if err := leader.cmd.Process.Signal(s); err != nil {
+			t.Fatalf("signal %s: %v", leader.Name, err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	Within(t, Patience, standby.Name+" leads", standby.leads)
+	return standby
 }
 
 // Lasting is a testing.TB for resources that all tests of a package share. It supports

@@ -104,7 +104,7 @@ func newFleet(t testing.TB, network *Network, roles []fleetRole, env []string) *
 // newMachine prepares a Machine until the test's end.
 func newMachine(t testing.TB, network *Network, r fleetRole) *Machine {
 	t.Helper()
-	s, err := New(Options{})
+	s, err := New(Options{Bin: firstProgram()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,10 @@ func (f *Fleet) envOf(m *Machine) (env []string) {
 		address = "CLOUD_SANDBOX_" + strings.ToUpper(strings.ReplaceAll(m.role, "-", "_")) + "_ADDR"
 	}
 	env = append(env, address+"="+m.addr)
-	if m.role == "node" {
+	switch {
+	case m.role == "node" && m.IsEarlier(): // it finds the session-managers in the database
+		env = append(env, "CLOUD_SANDBOX_NODE="+m.Name, "CLOUD_SANDBOX_NODE_URL="+scheme+m.addr)
+	case m.role == "node":
 		managers := scheme + f.machines[FleetManager].addr
 		if b := f.machines[FleetManagerB]; b != nil {
 			managers += "," + scheme + b.addr
@@ -190,7 +193,7 @@ func (f *Fleet) envOf(m *Machine) (env []string) {
 	}
 	if m.role == "session-manager" { // gateways find it in the database
 		scheduler := f.machines[FleetScheduler]
-		if m.Name == FleetManagerB {
+		if (m.Name == FleetManagerB) != HasEarlier() { // each version asks the other one
 			scheduler = f.machines[FleetSchedulerB]
 		}
 		env = append(env, "CLOUD_SANDBOX_SESSION_MANAGER_URL="+scheme+m.addr, "CLOUD_SANDBOX_SCHEDULER_URL="+scheme+scheduler.addr)
@@ -213,7 +216,7 @@ func (f *Fleet) Start(t testing.TB, name string, env ...string) {
 	defer log.Close()
 	m.cmd = exec.Command(m.program(), "--data", m.Data)
 	m.cmd.Env = append(append(append(os.Environ(), f.env...), f.envOf(m)...), env...)
-	if m.role == "node" { // which has no access to the database
+	if m.role == "node" && !m.IsEarlier() { // which has no access to the database
 		m.cmd.Env = slices.DeleteFunc(m.cmd.Env, func(v string) bool { return strings.HasPrefix(v, "CLOUD_SANDBOX_DATABASE=") })
 	}
 	m.cmd.Stdout, m.cmd.Stderr = log, log

@@ -26,7 +26,7 @@ func NodeRecords(t *testing.T, open func(*testing.T) NodeRecordsWorld) {
 }
 
 func nodeLease(t *testing.T, w NodeRecordsWorld) {
-	n := sandbox.NodeRecord{Name: "other", Holder: "1", Engine: "fake", Address: "https://10.0.0.1:9092"}
+	n := sandbox.NodeRecord{Name: "other", Holder: "1", Engine: "fake", Address: "https://10.0.0.1:9092", Version: "v1"}
 	got, err := w.Other.RenewLease(t.Context(), n, time.Minute)
 	want := n
 	want.Epoch, want.LeaseLeft = 1, time.Minute
@@ -34,7 +34,7 @@ func nodeLease(t *testing.T, w NodeRecordsWorld) {
 		t.Errorf("RenewLease = %+v, %v", got, err)
 	}
 	all, err := w.Store.Nodes(t.Context())
-	if err != nil || len(all) != 1 || all[0].Name != "other" || all[0].Holder != "1" || all[0].Address != n.Address || all[0].Engine != "fake" || all[0].LeaseLeft > time.Minute {
+	if err != nil || len(all) != 1 || all[0].Name != "other" || all[0].Holder != "1" || all[0].Address != n.Address || all[0].Engine != "fake" || all[0].Version != "v1" || all[0].LeaseLeft > time.Minute {
 		t.Errorf("the records are %+v, %v", all, err)
 	}
 	n.Holder = "2"

@@ -12,7 +12,10 @@ import (
 type nodeRow struct {
 	sandbox.NodeRecord
 	until time.Time // the end of the Lease, by that clock
-	clock int64
+	// versionUntil is the end of the Lease that was renewed with Version. An earlier
+	// program renews a Lease without the two.
+	versionUntil time.Time
+	clock        int64
 }
 
 var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
@@ -22,12 +25,17 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("lease_until", (*moment)(&n.until))
 	c.add("holder", &n.Holder)
 	c.add("epoch", &n.Epoch)
+	c.add("version", &n.Version)
+	c.add("version_until", (*moment)(&n.versionUntil))
 	c.compute(clockName, &n.clock)
 })
 
 func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
 	n, err := nodeTable.scan(scan)
 	n.LeaseLeft = n.until.Sub(clockAt(n.clock))
+	if !n.versionUntil.Equal(n.until) {
+		n.Version = ""
+	}
 	return n.NodeRecord, err
 }
 
@@ -59,6 +67,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
+		row.versionUntil = row.until
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})

@@ -2,13 +2,19 @@ package sqlstore_test
 
 import (
 	"context"
+	"database/sql"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
@@ -104,6 +110,69 @@ func TestPostgresIsMigratedOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Processes of this version and of a newer one, which only adds, start together on an
+// empty database. All succeed, whichever of them migrates it.
+func TestVersionsStartTogetherInPostgres(t *testing.T) {
+	t.Parallel()
+	address := postgrestest.Start(t).Address(t)
+	newer := fstest.MapFS{"09999_later.sql": {Data: []byte("-- +goose Up\nCREATE TABLE later (n BIGINT);\n")}}
+	files, err := filepath.Glob("migrations/postgres/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newer[filepath.Base(path)] = &fstest.MapFile{Data: content}
+	}
+	migrate := func() error {
+		db, err := sql.Open("pgx", address)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		locker, err := lock.NewPostgresSessionLocker()
+		if err != nil {
+			return err
+		}
+		provider, err := goose.NewProvider(goose.DialectPostgres, db, newer, goose.WithSessionLocker(locker))
+		if err == nil {
+			_, err = provider.Up(t.Context())
+		}
+		return err
+	}
+	open := func() error {
+		st, err := sqlstore.OpenPostgres(t.Context(), address)
+		if err == nil {
+			err = st.Close()
+		}
+		return err
+	}
+	var all sync.WaitGroup
+	for _, start := range []func() error{open, migrate, open, migrate} {
+		all.Go(func() {
+			if err := start(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := open(); err != nil {
+		t.Errorf("on the schema of the newer version: %v", err)
+	}
+}
+
+func TestSchemaOfNewerProgramInPostgres(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	schemaOfNewerProgram(t, func(t *testing.T) database {
+		address := server.Address(t)
+		return database{driver: "pgx", source: address, open: func() (*sqlstore.Store, error) { return sqlstore.OpenPostgres(t.Context(), address) }}
+	})
 }
 
 // While the server is down, every call fails with Unavailable. Once it is back, the same

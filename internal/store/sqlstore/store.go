@@ -58,7 +58,8 @@ func (s *Store) start(ctx context.Context, readers int) (err error) {
 	return err
 }
 
-// migrate brings the schema up to date.
+// migrate brings the schema up to date. A schema of a newer program stays as it is, and is
+// used if it serves this program.
 func migrate(ctx context.Context, db *sql.DB, d *dialect, options ...goose.ProviderOption) error {
 	files, err := fs.Sub(migrations, "migrations/"+d.name)
 	if err != nil {
@@ -72,22 +73,50 @@ func migrate(ctx context.Context, db *sql.DB, d *dialect, options ...goose.Provi
 	if err != nil {
 		return fmt.Errorf("read schema version: %w", err)
 	}
-	if have > known {
-		return &newerSchemaError{have: have, known: known}
+	if have < known {
+		if _, err := provider.Up(ctx); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+		// A newer program that started at the same time may have been first.
+		if have, _, err = provider.GetVersions(ctx); err != nil {
+			return fmt.Errorf("read schema version: %w", err)
+		}
 	}
-	if have == known {
+	if have <= known {
 		return nil
 	}
-	if _, err := provider.Up(ctx); err != nil {
-		return fmt.Errorf("migrate: %w", err)
+	needs, err := schemaNeeds(ctx, db, d)
+	if err != nil {
+		return fmt.Errorf("read which programs the schema serves: %w", err)
+	}
+	if needs == 0 || known < needs {
+		return &newerSchemaError{have: have, known: known, needs: needs}
 	}
 	return nil
 }
 
-type newerSchemaError struct{ have, known int64 }
+// schemaNeeds returns the lowest schema version that a program must know to use this
+// database; zero: the database does not say.
+func schemaNeeds(ctx context.Context, db *sql.DB, d *dialect) (needs int64, err error) {
+	var column string
+	err = db.QueryRowContext(ctx, d.text(d.columnsOf), "schema_needs").Scan(&column)
+	if err == nil {
+		err = db.QueryRowContext(ctx, `SELECT version FROM schema_needs`).Scan(&needs)
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return needs, err
+}
+
+type newerSchemaError struct{ have, known, needs int64 }
 
 func (e *newerSchemaError) Error() string {
-	return fmt.Sprintf("it has schema version %d and this program knows only %d: it was used by a newer version, start that one", e.have, e.known)
+	needs := ""
+	if e.needs > 0 {
+		needs = fmt.Sprintf(" and serves programs that know version %d", e.needs)
+	}
+	return fmt.Sprintf("it has schema version %d%s, and this program knows only %d: it was used by a newer version, start that one", e.have, needs, e.known)
 }
 
 // Close waits for running writes and releases the database. Later writes are Unavailable.

@@ -147,6 +147,107 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// database is one that a test also changes past the Store.
+type database struct {
+	driver, source string
+	open           func() (*sqlstore.Store, error)
+}
+
+func (d database) exec(t *testing.T, statements ...string) {
+	t.Helper()
+	db, err := sql.Open(d.driver, d.source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, s := range statements {
+		if _, err := db.Exec(s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+func TestSchemaOfNewerProgramInSQLite(t *testing.T) {
+	schemaOfNewerProgram(t, func(t *testing.T) database {
+		path := filepath.Join(t.TempDir(), "x.db")
+		return database{driver: "sqlite", source: path, open: func() (*sqlstore.Store, error) { return sqlstore.OpenSQLite(t.Context(), path) }}
+	})
+}
+
+// schemaOfNewerProgram opens databases that a newer program has migrated. The row of
+// schema_needs decides, and nothing is migrated, up or down.
+func schemaOfNewerProgram(t *testing.T, made func(*testing.T) database) {
+	for _, tt := range []struct {
+		name   string
+		change string // besides the newer version
+		want   string // part of the error; empty: it opens
+	}{
+		{"it only adds", `ALTER TABLE nodes ADD COLUMN later TEXT NOT NULL DEFAULT ''`, ""},
+		{"it needs a version that this program does not know", `UPDATE schema_needs SET version = 9998`, "schema version 9999 and serves programs that know version 9998, and this program knows only"},
+		{"no row", `DELETE FROM schema_needs`, "schema version 9999, and this program knows only"},
+		{"no table", `DROP TABLE schema_needs`, "schema version 9999, and this program knows only"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := made(t)
+			open := func() (*sqlstore.Store, error) {
+				st, err := d.open()
+				if err == nil {
+					closes(t, st)
+				}
+				return st, err
+			}
+			st, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sb, err := st.InsertSandbox(t.Context(), record())
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.exec(t, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, `+map[string]string{"sqlite": "1", "pgx": "true"}[d.driver]+`)`, tt.change)
+			for range 2 {
+				st, err = open()
+				if tt.want != "" {
+					if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "start that one") {
+						t.Errorf("Open = %v, want it to say %q", err, tt.want)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := st.SandboxByID(t.Context(), sb.ID); err != nil || got.ID != sb.ID {
+					t.Errorf("a record of before: %v", err)
+				}
+				if _, err := st.RenewLease(t.Context(), sandbox.NodeRecord{Name: "n"}, time.Minute); err != nil {
+					t.Errorf("a row of a table with a column more: %v", err)
+				}
+			}
+		})
+	}
+	t.Run("an earlier program renews a lease", func(t *testing.T) {
+		d := made(t)
+		st, err := d.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closes(t, st)
+		for _, tt := range []struct{ change, want string }{
+			{`UPDATE nodes SET engine = engine`, "v2"},
+			{`INSERT INTO nodes (name, engine, address, lease_until, holder, epoch) VALUES ('n', 'fake', '', 1, '', 1)
+				ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, address = excluded.address, lease_until = excluded.lease_until, holder = excluded.holder, epoch = excluded.epoch`, ""},
+		} {
+			if _, err := st.RenewLease(t.Context(), sandbox.NodeRecord{Name: "n", Version: "v2"}, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			d.exec(t, tt.change)
+			if all, err := st.Nodes(t.Context()); err != nil || len(all) != 1 || all[0].Version != tt.want {
+				t.Errorf("after %q the nodes are %+v, %v, want the version %q", tt.change, all, err, tt.want)
+			}
+		}
+	})
+}
+
 // The migration creates records for Tenants that already have data.
 func TestTenantsOfBefore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
@@ -208,7 +309,7 @@ func newerSchema(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)`); err != nil {
+	if _, err := db.Exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1); UPDATE schema_needs SET version = 9999`); err != nil {
 		t.Fatal(err)
 	}
 }

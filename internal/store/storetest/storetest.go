@@ -663,9 +663,9 @@ func leases(t *testing.T, st sandbox.Store) {
 		}
 		return got
 	}
-	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "fake"}, time.Hour, 1)
+	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "fake", Version: "v1"}, time.Hour, 1)
 	a := renew(sandbox.NodeRecord{Name: "a", Holder: "2", Engine: "fake"}, -time.Second, 1)
-	b := renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "gvisor", Address: "unix:/b"}, 2*time.Hour, 1)
+	b := renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "gvisor", Address: "unix:/b", Version: "v2"}, 2*time.Hour, 1)
 	_, err := st.RenewLease(ctx, sandbox.NodeRecord{Name: "b", Holder: "2"}, time.Hour)
 	codetest.Want(t, "the lease that another has", err, sandbox.Conflict)
 	got, err := st.Nodes(ctx)
@@ -679,6 +679,12 @@ func leases(t *testing.T, st sandbox.Store) {
 	}
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2) // another holder's lease, which expired
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 3) // its own lease, which expired
+
+	renew(sandbox.NodeRecord{Name: "b", Holder: "1"}, time.Hour, 1) // a program that reports no version
+	got, err = st.Nodes(ctx)
+	if err != nil || len(got) != 2 || got[1].Version != "" {
+		t.Errorf("Nodes = %+v, %v, want no version", got, err)
+	}
 }
 
 // retiring deletes nodes without records.

@@ -4476,6 +4476,7 @@ type RenewLeaseRequest struct {
 	Engine        string                 `protobuf:"bytes,2,opt,name=engine,proto3" json:"engine,omitempty"`
 	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	Life          *durationpb.Duration   `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
+	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // of the program that the Node runs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4536,6 +4537,13 @@ func (x *RenewLeaseRequest) GetLife() *durationpb.Duration {
 		return x.Life
 	}
 	return nil
+}
+
+func (x *RenewLeaseRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 type RenewLeaseResponse struct {
@@ -5488,12 +5496,13 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x10NodeEndedRequest\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\")\n" +
 	"\x11NodeEndedResponse\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x03R\x05count\"\x8c\x01\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\"\xa6\x01\n" +
 	"\x11RenewLeaseRequest\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12-\n" +
-	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\"Y\n" +
+	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\"Y\n" +
 	"\x12RenewLeaseResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12-\n" +
 	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\"%\n" +
