@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 ((EUID == 0)) || { echo "make test-upgrade: sandboxes are started by root only: run it as root" >&2; exit 1; }
 # The version before this one. A release moves it to the release before.
 earlier=822426ab42e2c5ad75ddf5c0aac652c1d671e2d6
-if ! git cat-file -e "$earlier^{commit}" 2>/dev/null && ! git fetch --quiet --depth 1 origin "$earlier"; then
+if ! git cat-file -e "$earlier^{commit}" 2>/dev/null && ! timeout 60 git fetch --quiet --depth 1 origin "$earlier"; then
   echo "make test-upgrade: SKIPPED: this clone does not have the earlier version, commit $earlier, and git fetch did not get it"
   exit 0
 fi
