@@ -45,7 +45,7 @@ func rollOut(t testing.TB, f *rig.Fleet) {
 		for {
 			select {
 			case <-stop:
-				t.Logf("while programs were replaced: %d sandboxes created in at most %v, %d attempts refused with 503; executions took at most %v", creates, worstCreate, refused, worst)
+				t.Logf("while programs were replaced: %d sandboxes created and ended in at most %v, %d calls refused with 503 and repeated; executions took at most %v", creates, worstCreate, refused, worst)
 				return
 			default:
 			}
@@ -109,19 +109,30 @@ func keepsTemplates(t testing.TB) {
 	rig.LacksEarlier(t, "its node opens the database before it removes a template, and does not know the schema")
 }
 
-// createSoon creates and ends a Sandbox. A create that is refused with 503 is repeated for
-// up to 20 s, and counted.
+// createSoon creates and ends a Sandbox. A call that is refused with 503 is repeated for
+// up to 20 s, and counted: an end fails while the programs of the Sandbox's Node are
+// replaced.
 func createSoon(c *rig.Client) (refused int, err error) {
-	for late := time.Now().Add(20 * time.Second); ; refused++ {
-		var sb rig.Sandbox
-		if err = c.Try("POST", "/api/v1/sessions", littleSession(""), &sb); err == nil {
-			return refused, c.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
+	late := time.Now().Add(20 * time.Second)
+	again := func(err error) bool {
+		if err == nil || !strings.Contains(err.Error(), "answered 503") || time.Now().After(late) {
+			return false
 		}
-		if !strings.Contains(err.Error(), "503") || time.Now().After(late) {
-			return refused, err
-		}
+		refused++
 		time.Sleep(100 * time.Millisecond)
+		return true
 	}
+	var sb rig.Sandbox
+	for err = c.Try("POST", "/api/v1/sessions", littleSession(""), &sb); again(err); {
+		err = c.Try("POST", "/api/v1/sessions", littleSession(""), &sb)
+	}
+	if err != nil {
+		return refused, err
+	}
+	for err = c.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil); again(err); {
+		err = c.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
+	}
+	return refused, err
 }
 
 // Both versions serve, whichever of them leads, and Sandboxes of before have lost nothing.
