@@ -184,8 +184,9 @@ type BootEnds interface {
 	// ignored. The Node repeats a report until this returns nil.
 	BootEnded(ctx context.Context, e BootEnd) error
 	// NodeEnded ends the Sandboxes of a Node all of whose Boots the operator has ended,
-	// except paused ones, and returns their number. It does not call the Node.
-	NodeEnded(ctx context.Context, node string, cause Cause) (int, error)
+	// except paused ones, with CauseOperator. It returns their number and does not call
+	// the Node. Conflict if another Holder has had the Lease since.
+	NodeEnded(ctx context.Context, node, holder string) (int, error)
 }
 
 // NodeStats is the state of one Node.

@@ -19,9 +19,10 @@ type NodeRecords interface {
 	// OwnerOf returns the owner of a state that the Node keeps. NotFound unless the state
 	// is that of a ready Snapshot on the Node.
 	OwnerOf(ctx context.Context, node, snapshot string) (SavedOwner, error)
-	// NeedsImage returns a Snapshot of any Tenant, on any Node, that needs an image, with
-	// its ID, Tenant and SandboxID alone. Without an ID it stands for a Sandbox that has
-	// not ended. NotFound when there is none. Denied unless the Node keeps the Templates.
+	// NeedsImage returns a Snapshot of any Tenant, on any Node, that needs an image.
+	// NotFound when there is none. The Node that keeps the Templates gets its ID, Tenant
+	// and SandboxID alone; without an ID it stands for a Sandbox that has not ended. Other
+	// Nodes get the zero Snapshot.
 	NeedsImage(ctx context.Context, node, image string) (Snapshot, error)
 	// SnapshotsOfBuild returns the number of Snapshots of all Tenants, on all Nodes, whose
 	// memory only that build of the Engine restores.

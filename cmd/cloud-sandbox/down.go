@@ -53,7 +53,7 @@ on the machine; the data folder stays. Stop the server first.`,
 			ended, err := serve.RecordDown(cmd.Context(), layout)
 			if errors.Is(err, serve.ErrManagersAway) {
 				fmt.Fprintf(cmd.OutOrStdout(), "everything ended in %v\n", time.Since(began).Round(time.Millisecond))
-				fmt.Fprintf(cmd.ErrOrStderr(), "the records of the sandboxes are not updated: %v. That happens when this node has started again.\n", err)
+				fmt.Fprintf(cmd.ErrOrStderr(), "the records of the sandboxes are not updated: %v. They are updated when this node has started again, or has been away for a day.\n", err)
 				return nil
 			}
 			if err != nil {

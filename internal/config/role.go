@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -82,7 +83,8 @@ func (c *Config) checkServices() error {
 	switch {
 	case c.NodeName == "":
 		// Records say by the name where a Sandbox runs, so two Nodes must not share one.
-		if c.Role == RoleNode && c.Database != "" && !c.Dev && c.Cluster == "" {
+		far := slices.ContainsFunc(c.SessionManagerURLs(), func(url string) bool { return !strings.HasPrefix(url, "unix:") })
+		if c.Role == RoleNode && (c.Database != "" || far) && !c.Dev && c.Cluster == "" {
 			errs = append(errs, errors.New("CLOUD_SANDBOX_NODE: it is not set, and other nodes may have records in this database too; set it to a name that no other node has, for example the name of this machine"))
 		}
 	case !nodeNamePattern.MatchString(c.NodeName):

@@ -15,7 +15,8 @@ func TestClusterSettings(t *testing.T) {
 		want string // in the error; empty: none
 	}{
 		{"sockets", nil, ""},
-		{"plain TCP without certificates", env(manager, "http://127.0.0.1:9091"), ""},
+		{"plain TCP without certificates", env(manager, "http://127.0.0.1:9091", "CLOUD_SANDBOX_NODE", "a"), ""},
+		{"the same without a name", env(manager, "http://127.0.0.1:9091"), "CLOUD_SANDBOX_NODE: it is not set"},
 		{"TLS with certificates", env(manager, "https://control.example:9091", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
 		{"a socket with certificates", env(manager, "unix:/s", "CLOUD_SANDBOX_CLUSTER", "/c"), ""},
 		{"plain TCP with certificates", env(manager, "http://127.0.0.1:9091", "CLOUD_SANDBOX_CLUSTER", "/c"), manager + ": http:// is refused with CLOUD_SANDBOX_CLUSTER"},

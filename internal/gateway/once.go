@@ -138,7 +138,7 @@ func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, k
 	}
 	alone := s.underWay.enter(tenant, key)
 	defer func() {
-		if alone && !began {
+		if !began {
 			s.underWay.leave(tenant, key)
 		}
 	}()
@@ -164,11 +164,11 @@ func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, k
 	return first, false, nil
 }
 
-// underWay has the requests with an Idempotency-Key that this process carries out. The
-// zero value has none.
+// underWay counts the requests with an Idempotency-Key that this process carries out, or
+// is about to, by their keys. The zero value has none.
 type underWay struct {
 	mu   sync.Mutex
-	keys map[onceKey]struct{}
+	keys map[onceKey]int
 }
 
 type onceKey struct {
@@ -176,25 +176,26 @@ type onceKey struct {
 	key    string
 }
 
-// enter adds a request. It returns false if one with the same key is carried out.
-func (u *underWay) enter(tenant sandbox.TenantID, key string) bool {
+// enter adds a request, and reports whether it is the only one with its key.
+func (u *underWay) enter(tenant sandbox.TenantID, key string) (alone bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	k := onceKey{tenant, key}
-	if _, there := u.keys[k]; there {
-		return false
-	}
 	if u.keys == nil {
-		u.keys = map[onceKey]struct{}{}
+		u.keys = map[onceKey]int{}
 	}
-	u.keys[k] = struct{}{}
-	return true
+	k := onceKey{tenant, key}
+	u.keys[k]++
+	return u.keys[k] == 1
 }
 
+// leave removes a request.
 func (u *underWay) leave(tenant sandbox.TenantID, key string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.keys, onceKey{tenant, key})
+	k := onceKey{tenant, key}
+	if u.keys[k]--; u.keys[k] == 0 {
+		delete(u.keys, k)
+	}
 }
 
 // requestHash identifies a request: it hashes the texts that name the operation, and

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -19,6 +21,12 @@ const (
 )
 
 func identityFile(dir string) string { return filepath.Join(dir, "id") }
+
+// HasRun reports whether a Node has run on a folder. It opens no file in it.
+func HasRun(dir string) bool {
+	_, err := os.Lstat(identityFile(dir))
+	return !errors.Is(err, fs.ErrNotExist)
+}
 
 // Leases has the Lease of a Node. sandbox.NodeStore and sandbox.NodeRecords implement it.
 type Leases interface {
@@ -36,15 +44,24 @@ func Holder(dir string) (string, error) {
 }
 
 // takeLease takes the Lease, from another Holder once that Lease has expired: a Node whose
-// folder was lost starts again within this time. Conflict when the other one renews.
+// folder was lost starts again within this time. Conflict when the other one renews. It
+// waits while the records are away.
 func (n *Node) takeLease(ctx context.Context) error {
 	for began := time.Now(); ; {
-		err := n.renewLease(ctx)
-		if !errors.Is(err, sandbox.Conflict) || time.Since(began) > leaseLife+leaseEvery {
+		attempt, cancel := context.WithTimeout(ctx, leaseLife)
+		err := n.renewLease(attempt)
+		cancel()
+		pause := leaseEvery
+		switch {
+		case errors.Is(err, sandbox.Unavailable), errors.Is(err, context.DeadlineExceeded):
+			n.log.Warn("taking the lease failed; will retry", telemetry.KeyNode, n.cfg.Name, telemetry.KeyError, err)
+			began, pause = time.Now(), leaseAgain
+		case !errors.Is(err, sandbox.Conflict) || time.Since(began) > leaseLife+leaseEvery:
 			return err
+		default:
+			n.log.Warn("waiting for the lease of another node to expire", telemetry.KeyNode, n.cfg.Name)
 		}
-		n.log.Warn("waiting for the lease of another node to expire", telemetry.KeyNode, n.cfg.Name)
-		if err := sleep(ctx, leaseEvery); err != nil {
+		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // NewNodeRecords.
 type NodeRecords struct {
 	all  []nodeRecordsPeer
-	last atomic.Int64 // index in all of the session manager that answered last
+	last atomic.Int64 // index in all of the session manager to ask first
 }
 
 type nodeRecordsPeer struct {
@@ -48,8 +48,12 @@ func (r *NodeRecords) Close() {
 	}
 }
 
+// askLimit bounds one attempt of a call that another session manager may answer. Two fit
+// in the time between two renewals of a Lease.
+const askLimit = 2 * time.Second
+
 // askAny makes a call to the session manager that answered last, and to the others in turn
-// while it is Unavailable: all calls are idempotent. The last error is returned.
+// while it is Unavailable or silent: all calls are idempotent. The last error is returned.
 func askAny[Req, Res any](
 	ctx context.Context, r *NodeRecords,
 	method func(sessionv1connect.NodeRecordsServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
@@ -61,12 +65,23 @@ func askAny[Req, Res any](
 		of := func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 			return method(p.client, ctx, r)
 		}
-		if res, err = call(ctx, p.peer, "", of, msg); !errors.Is(err, sandbox.Unavailable) {
+		attempt, cancel := ctx, func() {}
+		if len(r.all) > 1 {
+			attempt, cancel = context.WithTimeout(ctx, askLimit)
+		}
+		res, err = call(attempt, p.peer, "", of, msg)
+		silent := err != nil && attempt.Err() != nil
+		cancel()
+		if !silent && !errors.Is(err, sandbox.Unavailable) {
 			r.last.Store(int64(index))
 			return res, err
 		}
+		r.last.Store(int64((index + 1) % len(r.all))) // the caller may have no time left for it
 		if ctx.Err() != nil {
 			return res, err
+		}
+		if silent {
+			err = p.away(err)
 		}
 	}
 	return res, err

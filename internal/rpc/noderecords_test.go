@@ -64,13 +64,14 @@ func TestAnySessionManagerAnswers(t *testing.T) {
 	p := newPKI(t)
 	store := sqlitetest.Open(t)
 	away := p.secured(t, SessionManager, "a", NodeRecordsService(recordsAway{}))
+	silent := p.secured(t, SessionManager, "c", NodeRecordsService(recordsSilent{}))
 	s := p.secured(t, SessionManager, "b", NodeRecordsService(session.NodeRecords{Store: store, Home: "home"}))
-	r := p.recordsOf(t, s, "n", "https://127.0.0.1:1", away.tcp)
+	r := p.recordsOf(t, s, "n", "https://127.0.0.1:1", away.tcp, silent.tcp)
 	for range 2 {
 		if n, err := r.SnapshotsOfBuild(t.Context(), "b"); n != 0 || err != nil {
 			t.Errorf("SnapshotsOfBuild = %d, %v", n, err)
 		}
-		if last := r.last.Load(); last != 2 {
+		if last := r.last.Load(); last != 3 {
 			t.Errorf("the session manager that answered is %d", last)
 		}
 	}
@@ -86,6 +87,14 @@ func TestAnySessionManagerAnswers(t *testing.T) {
 	if _, err := none.SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("SnapshotsOfBuild of a session manager without its database: %v", err)
 	}
+}
+
+// recordsSilent are those of a session manager that does not answer.
+type recordsSilent struct{ sandbox.NodeRecords }
+
+func (recordsSilent) SnapshotsOfBuild(ctx context.Context, _ string) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
 }
 
 // recordsAway are those of a session manager whose database is away.

@@ -121,8 +121,8 @@ func (s *Sandboxes) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 }
 
 // NodeEnded implements sandbox.BootEnds. The Node is Self's.
-func (s *Sandboxes) NodeEnded(ctx context.Context, _ string, cause sandbox.Cause) (int, error) {
-	r, err := lead(ctx, s, "", sessionv1connect.SessionServiceClient.NodeEnded, &sessionv1.NodeEndedRequest{Cause: string(cause)})
+func (s *Sandboxes) NodeEnded(ctx context.Context, _, holder string) (int, error) {
+	r, err := lead(ctx, s, "", sessionv1connect.SessionServiceClient.NodeEnded, &sessionv1.NodeEndedRequest{Holder: holder})
 	return int(r.GetCount()), err
 }
 
@@ -292,6 +292,6 @@ func (s sessionServer) BootEnded(ctx context.Context, r *connect.Request[session
 }
 
 func (s sessionServer) NodeEnded(ctx context.Context, r *connect.Request[sessionv1.NodeEndedRequest]) (*connect.Response[sessionv1.NodeEndedResponse], error) {
-	n, err := s.m.NodeEnded(ctx, callerOf(ctx).Name, sandbox.Cause(r.Msg.Cause))
+	n, err := s.m.NodeEnded(ctx, callerOf(ctx).Name, r.Msg.Holder)
 	return answer(&sessionv1.NodeEndedResponse{Count: int64(n)}, err)
 }

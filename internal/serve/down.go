@@ -26,12 +26,16 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	if err := launch.BecomeServer(); err != nil {
 		return 0, err
 	}
-	if !hasDatabase(layout) {
-		return reportDown(ctx, layout)
-	}
 	holder, err := node.Holder(layout.Node())
 	if err != nil {
 		return 0, err
+	}
+	access, err := readAccess(layout)
+	if err != nil {
+		return 0, err
+	}
+	if hasAccess(layout) && (!hasDatabase(layout) || access.isElsewhere(layout)) {
+		return access.reportDown(ctx, holder)
 	}
 	if kept, err := keptAddress(layout); err != nil || holder == "" && kept.address != "" {
 		return 0, err // no node has run here, and the Sandboxes of that database run elsewhere
@@ -47,22 +51,25 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 }
 
 // ErrManagersAway is the Cause when no session manager could record what a Node's operator
-// ended. They record it when the Node has started again.
-var ErrManagersAway = errors.New("no session-manager answers")
+// ended: none answers, or none leads. They record it when the Node has started again, or
+// when it has been away for a day.
+var ErrManagersAway = errors.New("no session-manager records it")
 
 // reportDown is RecordDown for a Node: the session manager records the ends.
-func reportDown(ctx context.Context, layout launch.Layout) (int, error) {
-	access, self, err := openAccess(layout)
+func (a nodeAccess) reportDown(ctx context.Context, holder string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandLimit)
+	defer cancel()
+	self, err := a.self()
 	if err != nil {
 		return 0, err
 	}
-	records := rpc.NewNodeRecords(access.SessionManagers, self)
+	records := rpc.NewNodeRecords(a.SessionManagers, self)
 	defer records.Close()
-	leader := rpc.NewLeader(leaderAt(access.SessionManagers[0], records.LeaderOf), self)
+	leader := rpc.NewLeader(leaderAt(a.SessionManagers[0], records.LeaderOf), self)
 	defer leader.Close()
-	n, err := leader.NodeEnded(ctx, access.Node, sandbox.CauseOperator)
-	if errors.Is(err, sandbox.Unavailable) {
-		err = fmt.Errorf("%w at %s: %w", ErrManagersAway, strings.Join(access.SessionManagers, " or "), err)
+	n, err := leader.NodeEnded(ctx, a.Node, holder)
+	if errors.Is(err, sandbox.Unavailable) || errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w at %s: %w", ErrManagersAway, strings.Join(a.SessionManagers, " or "), err)
 	}
 	return n, err
 }

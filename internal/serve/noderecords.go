@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,9 +28,10 @@ type nodeAccess struct {
 	Node            string   `json:"node"`
 	SessionManagers []string `json:"session_managers"`
 	Cluster         string   `json:"cluster,omitempty"` // folder of the Node's certificate
+	Secret          []byte   `json:"secret,omitempty"`  // that the roles share, without a certificate
 }
 
-// accessFile holds the nodeAccess of a data folder.
+// accessFile holds the nodeAccess of a data folder. Only the server's user reads it.
 func accessFile(layout launch.Layout) string {
 	return filepath.Join(layout.Server(), "session-managers.json")
 }
@@ -41,6 +43,12 @@ func hasAccess(layout launch.Layout) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// isElsewhere reports whether the session managers use another database than one in this
+// data folder.
+func (a nodeAccess) isElsewhere(layout launch.Layout) bool {
+	return len(a.SessionManagers) > 0 && !slices.Contains(a.SessionManagers, rpc.UnixAddress(layout.Socket(config.RoleSessionManager)))
+}
+
 // managers are the addresses of the session managers that answer this process.
 func (r *role) managers() []string {
 	urls := r.cfg.SessionManagerURLs()
@@ -50,10 +58,23 @@ func (r *role) managers() []string {
 	return urls
 }
 
+const (
+	// firstAnswer bounds one attempt of a Node to reach a session manager at its start.
+	firstAnswer = 5 * time.Second
+	// commandLimit bounds how long a command on a data folder waits for session managers.
+	commandLimit = 30 * time.Second
+)
+
 // openRecords lets a Node ask the session managers for its records, and waits until one of
-// them answers.
-func (r *role) openRecords(ctx context.Context) (*rpc.NodeRecords, error) {
+// them answers. secret is what the roles share.
+func (r *role) openRecords(ctx context.Context, secret []byte) (*rpc.NodeRecords, error) {
 	access := nodeAccess{Node: r.self.Name, SessionManagers: r.managers(), Cluster: r.cfg.Cluster}
+	if access.Cluster == "" {
+		access.Secret = secret
+	}
+	if _, err := os.Lstat(databaseFile(r.layout)); err == nil && access.isElsewhere(r.layout) {
+		return nil, fmt.Errorf("the data folder has the records of a server, in %s, and the records of this node are at the session-managers: use an empty data folder", databaseFile(r.layout))
+	}
 	if err := access.keep(r.layout); err != nil {
 		return nil, err
 	}
@@ -62,11 +83,13 @@ func (r *role) openRecords(ctx context.Context) (*rpc.NodeRecords, error) {
 	}
 	records := rpc.NewNodeRecords(access.SessionManagers, r.self)
 	for {
-		_, err := records.LeaderOf(ctx, config.RoleSessionManager)
+		attempt, cancel := context.WithTimeout(ctx, firstAnswer)
+		_, err := records.LeaderOf(attempt, config.RoleSessionManager)
+		cancel()
 		switch {
 		case err == nil, errors.Is(err, sandbox.NotFound):
 			return records, nil
-		case !errors.Is(err, sandbox.Unavailable):
+		case errors.Is(err, sandbox.Denied), errors.Is(err, sandbox.Anonymous):
 			records.Close()
 			return nil, fmt.Errorf("ask the session-manager: %w", err)
 		}
@@ -91,9 +114,13 @@ func (a nodeAccess) keep(layout launch.Layout) error {
 	return nil
 }
 
-// openAccess returns the nodeAccess of a data folder, and the credentials of its Node.
-func openAccess(layout launch.Layout) (a nodeAccess, self rpc.Self, err error) {
+// readAccess returns the nodeAccess of a data folder; zero if it has none. The caller must
+// be the server's user.
+func readAccess(layout launch.Layout) (a nodeAccess, err error) {
 	text, err := os.ReadFile(accessFile(layout))
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, nil
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &a)
 	}
@@ -101,39 +128,40 @@ func openAccess(layout launch.Layout) (a nodeAccess, self rpc.Self, err error) {
 		err = errors.New("the file has none")
 	}
 	if err != nil {
-		return a, self, fmt.Errorf("read the addresses of the session-managers: %w", err)
+		return a, fmt.Errorf("read the addresses of the session-managers: %w", err)
 	}
+	return a, nil
+}
+
+// self is the Node, for calls to other roles.
+func (a nodeAccess) self() (self rpc.Self, err error) {
 	self = rpc.Self{Role: rpc.Node, Name: a.Node}
 	if a.Cluster != "" {
 		self.Identity, err = cluster.Open(a.Cluster, slog.New(slog.DiscardHandler))
-		return a, self, err
+	} else {
+		self.Keys, err = rpc.NewKeys(a.Secret)
 	}
-	cfg, err := config.LoadRole(config.RoleNode, map[string]string{config.FlagData: layout.Root}, os.Environ())
-	if err != nil {
-		return a, self, err
-	}
-	if err := cfg.ReadSecrets(); err != nil {
-		return a, self, err
-	}
-	cfg.Data = layout.Server()
-	if err := cfg.KeepServiceSecret(); err != nil {
-		return a, self, err
-	}
-	self.Keys, err = rpc.NewKeys(cfg.ServiceSecret)
-	return a, self, err
+	return self, err
 }
 
-// WithNodeRecords calls use with the records of a data folder, as its Node sees them: in
-// its database, or at the session managers. It gives up root for good before it opens
-// either.
+// WithNodeRecords calls use with the records of a data folder, as its Node sees them: at
+// the session managers, or in the database in the folder. It gives up root for good before
+// it opens either.
 func WithNodeRecords(ctx context.Context, layout launch.Layout, use func(sandbox.NodeRecords) error) error {
-	if hasDatabase(layout) || !hasAccess(layout) {
+	if !hasAccess(layout) {
 		return WithStore(ctx, layout, func(s sandbox.Store) error { return use(session.NodeRecords{Store: s}) })
 	}
 	if err := launch.BecomeServer(); err != nil {
 		return err
 	}
-	access, self, err := openAccess(layout)
+	access, err := readAccess(layout)
+	if err != nil {
+		return err
+	}
+	if hasDatabase(layout) && !access.isElsewhere(layout) {
+		return WithStore(ctx, layout, func(s sandbox.Store) error { return use(session.NodeRecords{Store: s}) })
+	}
+	self, err := access.self()
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,9 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		config.RoleGateway:        r.gateway,
 		config.RoleSessionManager: r.sessionManager,
 		config.RoleScheduler:      r.scheduler,
-		config.RoleNode:           func(ctx context.Context, parts *run.Parts) error { return r.node(ctx, in, parts) },
+		config.RoleNode: func(ctx context.Context, parts *run.Parts) error {
+			return r.node(ctx, in, secrets.ServiceSecret, parts)
+		},
 	}[cfg.Role]
 	if start == nil {
 		return fmt.Errorf("no role %q", cfg.Role)
@@ -208,10 +210,10 @@ func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
 	return nil
 }
 
-func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) error {
+func (r *role) node(ctx context.Context, in launch.Inherited, secret []byte, parts *run.Parts) error {
 	name := r.nodeName()
 	r.self.Name = name
-	records, err := r.openRecords(ctx)
+	records, err := r.openRecords(ctx, secret)
 	if err != nil {
 		return err
 	}

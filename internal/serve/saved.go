@@ -13,6 +13,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
@@ -56,13 +57,13 @@ func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
 // its caller is root, and root does not open files that the server writes.
 func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
 	if !hasDatabase(layout) && !hasAccess(layout) {
+		if node.HasRun(layout.Node()) {
+			return snap, errors.New("a node has run on this data folder, and it is not known where its records are: start it once")
+		}
 		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved")
 	}
 	cmd := exec.CommandContext(ctx, exe, SavedCommand, kind, name, "--data", layout.Root)
 	cmd.Env = withoutSecrets(os.Environ())
-	if secret := os.Getenv(serviceSecret); secret != "" {
-		cmd.Env = append(cmd.Env, serviceSecret+"="+secret) // for the session managers
-	}
 	var out, problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	if err := cmd.Run(); err != nil {
@@ -90,6 +91,8 @@ type saved struct {
 // PrintSaved is SavedCommand: it prints as JSON whether a Snapshot, or for an image a
 // Sandbox, needs the named image or build.
 func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, commandLimit)
+	defer cancel()
 	return WithNodeRecords(ctx, layout, func(records sandbox.NodeRecords) (err error) {
 		var found saved
 		switch kind {

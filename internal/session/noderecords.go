@@ -53,14 +53,14 @@ func (r NodeRecords) OwnerOf(ctx context.Context, node, snapshot string) (sandbo
 
 // NeedsImage implements sandbox.NodeRecords.
 func (r NodeRecords) NeedsImage(ctx context.Context, node, image string) (sandbox.Snapshot, error) {
-	if err := r.mayUseTemplates(node); err != nil {
-		return sandbox.Snapshot{}, err
-	}
 	snap, err := r.Store.SnapshotOfImage(ctx, image)
 	if errors.Is(err, sandbox.NotFound) {
-		return r.runsImage(ctx, image)
+		snap, err = r.runsImage(ctx, image)
 	}
-	return sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID}, err
+	if err != nil || r.mayUseTemplates(node) != nil {
+		return sandbox.Snapshot{}, err
+	}
+	return sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID}, nil
 }
 
 // runsImage is NeedsImage for Sandboxes that have not ended. The file locks of images show

@@ -381,6 +381,9 @@ func TestNodeEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
 		defer w.close()
+		if _, err := w.store.RenewLease(t.Context(), sandbox.NodeRecord{Name: "a", Holder: "ours"}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
 		w.nodes.setAway("b", true)
 		paused := w.create("t", sandbox.CreateRequest{})
 		w.pause(paused.ID)
@@ -388,7 +391,10 @@ func TestNodeEnded(t *testing.T) {
 		w.nodes.setAway("b", false)
 		w.nodes.setAway("a", true)
 		other := w.create("t", sandbox.CreateRequest{})
-		n, err := w.m.NodeEnded(t.Context(), "a", sandbox.CauseOperator)
+		if n, err := w.m.NodeEnded(t.Context(), "a", "former"); n != 0 || !errors.Is(err, sandbox.Conflict) {
+			t.Errorf("NodeEnded of a former holder = %d, %v", n, err)
+		}
+		n, err := w.m.NodeEnded(t.Context(), "a", "ours")
 		if n != len(gone) || err != nil {
 			t.Errorf("NodeEnded = %d, %v", n, err)
 		}
@@ -403,7 +409,7 @@ func TestNodeEnded(t *testing.T) {
 		if now := w.record(other.ID); now.State != sandbox.Running {
 			t.Errorf("the one on another node is %s", now.State)
 		}
-		if n, err := w.m.NodeEnded(t.Context(), "a", sandbox.CauseOperator); n != 0 || err != nil {
+		if n, err := w.m.NodeEnded(t.Context(), "a", "ours"); n != 0 || err != nil {
 			t.Errorf("NodeEnded again = %d, %v", n, err)
 		}
 		w.nodes.setAway("a", false)

@@ -52,8 +52,17 @@ func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause
 }
 
 // NodeEnded implements sandbox.BootEnds.
-func (m *Manager) NodeEnded(ctx context.Context, node string, cause sandbox.Cause) (int, error) {
-	return m.endOn(ctx, func(other string) bool { return other == node }, loss{cause: cause, down: true})
+func (m *Manager) NodeEnded(ctx context.Context, node, holder string) (int, error) {
+	nodes, err := m.store.Nodes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range nodes {
+		if n.Name == node && n.Holder != "" && n.Holder != holder {
+			return 0, sandbox.Errorf(sandbox.Conflict, "another machine is the node %q now, and its sandboxes keep running", node)
+		}
+	}
+	return m.endOn(ctx, func(other string) bool { return other == node }, loss{cause: sandbox.CauseOperator, down: true})
 }
 
 // endOn ends every Sandbox on some Nodes except paused ones, and returns their number. The

@@ -111,8 +111,13 @@ func nodeImage(t *testing.T, w NodeRecordsWorld) {
 	if got, err := w.Home.NeedsImage(t.Context(), "home", "neither"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("NeedsImage of an image that nothing needs = %+v, %v", got, err)
 	}
-	if got, err := w.Other.NeedsImage(t.Context(), "other", "saved"); !errors.Is(err, sandbox.Denied) || got.ID != "" {
-		t.Errorf("NeedsImage for a node without templates = %+v, %v", got, err)
+	for _, image := range []string{"saved", "running"} {
+		if got, err := w.Other.NeedsImage(t.Context(), "other", image); err != nil || got.ID != "" || got.Tenant != "" || got.SandboxID != "" {
+			t.Errorf("NeedsImage of what is %s for a node without templates = %+v, %v", image, got, err)
+		}
+	}
+	if got, err := w.Other.NeedsImage(t.Context(), "other", "neither"); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("NeedsImage of an image that nothing needs, for a node without templates = %+v, %v", got, err)
 	}
 }
 

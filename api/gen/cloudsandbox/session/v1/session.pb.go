@@ -4384,7 +4384,7 @@ func (x *DeleteVolumeResponse) GetVolume() *Volume {
 
 type NodeEndedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cause         string                 `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"` // identity of the Node's folder
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4419,9 +4419,9 @@ func (*NodeEndedRequest) Descriptor() ([]byte, []int) {
 	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{69}
 }
 
-func (x *NodeEndedRequest) GetCause() string {
+func (x *NodeEndedRequest) GetHolder() string {
 	if x != nil {
-		return x.Cause
+		return x.Holder
 	}
 	return ""
 }
@@ -5492,9 +5492,9 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x13DeleteVolumeRequest\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\"O\n" +
 	"\x14DeleteVolumeResponse\x127\n" +
-	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume\"(\n" +
-	"\x10NodeEndedRequest\x12\x14\n" +
-	"\x05cause\x18\x01 \x01(\tR\x05cause\")\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume\"*\n" +
+	"\x10NodeEndedRequest\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\")\n" +
 	"\x11NodeEndedResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\"\xa6\x01\n" +
 	"\x11RenewLeaseRequest\x12\x16\n" +
