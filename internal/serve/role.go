@@ -73,6 +73,9 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 	}
 	parts.Start("memory", ended(returnMemory))
 	if err := start(ctx, parts); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return nil // asked to end while it waited for another role
+		}
 		return err
 	}
 	log.Info("this role is ready", "addr", cfg.Addr, "data", cfg.Data)

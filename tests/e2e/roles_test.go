@@ -414,12 +414,17 @@ func TestKilledWhileTheSentryHostStarts(t *testing.T) {
 		return host
 	}
 	first := killed()
-	r.Start(t, "node")
+	others := []string{"scheduler", "session-manager"} // without which a Node is not ready
+	for _, role := range append(others, "node") {
+		r.Start(t, role)
+	}
 	r.Serves(t)
 	if next := r.One(t, rig.SentryHost); next.Pid == first.Pid {
 		t.Errorf("the sentry host %d cannot be reached and still runs", next.Pid)
 	}
-	r.Kill(t, "node")
+	for _, role := range append(others, "node") {
+		r.Kill(t, role)
+	}
 	if err := r.Down(); err != nil {
 		t.Fatal(err)
 	}
