@@ -14,6 +14,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/lead"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
@@ -34,11 +35,16 @@ func (r *role) sandboxes() *rpc.Sandboxes {
 	return rpc.NewLeader(leaderAt(address, r.store.LeaderOf), r.self)
 }
 
+// holderFile holds the identity under which a process of a role led last, or tried to.
+func holderFile(layout launch.Layout, role string) string {
+	return filepath.Join(layout.Sockets(), role+".holder")
+}
+
 // claim is the claim of this process to lead a role. It ends the term of the process
 // before it, whose work is lost: this process has its lock.
 func (j *joined) claim(ctx context.Context, role, address string) (sandbox.LeaderClaim, error) {
 	c := sandbox.LeaderClaim{Role: role, Holder: rand.Text(), Address: address}
-	file := filepath.Join(j.layout.Sockets(), role+".holder")
+	file := holderFile(j.layout, role)
 	before, err := durable.KeptIdentity(file)
 	if err != nil {
 		return c, fmt.Errorf("read the identity of the process before: %w", err)

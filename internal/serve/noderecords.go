@@ -44,8 +44,11 @@ func hasAccess(layout launch.Layout) bool {
 }
 
 // isElsewhere reports whether the session managers use another database than one in this
-// data folder.
+// data folder: none of them has run here.
 func (a nodeAccess) isElsewhere(layout launch.Layout) bool {
+	if _, err := os.Lstat(holderFile(layout, config.RoleSessionManager)); err == nil {
+		return false
+	}
 	return len(a.SessionManagers) > 0 && !slices.Contains(a.SessionManagers, rpc.UnixAddress(layout.Socket(config.RoleSessionManager)))
 }
 
@@ -71,9 +74,6 @@ func (r *role) openRecords(ctx context.Context, secret []byte) (*rpc.NodeRecords
 	access := nodeAccess{Node: r.self.Name, SessionManagers: r.managers(), Cluster: r.cfg.Cluster}
 	if access.Cluster == "" {
 		access.Secret = secret
-	}
-	if _, err := os.Lstat(databaseFile(r.layout)); err == nil && access.isElsewhere(r.layout) {
-		return nil, fmt.Errorf("the data folder has the records of a server, in %s, and the records of this node are at the session-managers: use an empty data folder", databaseFile(r.layout))
 	}
 	if err := access.keep(r.layout); err != nil {
 		return nil, err

@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 )
 
-// The records of a data folder are in its own database if one of the session managers is
-// there too, and elsewhere otherwise.
+// The records of a data folder are in its own database if a session manager is there too or
+// has been there, and elsewhere otherwise.
 func TestAccessOfNodes(t *testing.T) {
 	layout := launch.Layout{Root: t.TempDir()}
 	if err := os.MkdirAll(layout.Server(), 0o700); err != nil {
@@ -48,6 +48,19 @@ func TestAccessOfNodes(t *testing.T) {
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("the file: %v, %v", info, err)
 		}
+	}
+	far := nodeAccess{Node: "n", SessionManagers: []string{"http://127.0.0.1:9091"}}
+	if !far.isElsewhere(layout) {
+		t.Error("a session manager at a port counts as one of this data folder")
+	}
+	if err := os.MkdirAll(layout.Sockets(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(holderFile(layout, "session-manager"), []byte("h\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if far.isElsewhere(layout) {
+		t.Error("a session manager that has run here counts as one elsewhere")
 	}
 	for _, text := range []string{"", "{}", `{"session_managers":[]}`} {
 		if err := os.WriteFile(accessFile(layout), []byte(text), 0o600); err != nil {
