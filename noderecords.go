@@ -32,7 +32,7 @@ type NodeRecords interface {
 	TemplateBytes(ctx context.Context, node string, tenant TenantID) (int64, error)
 }
 
-// SavedOwner is what a Node learns of a Snapshot.
+// SavedOwner is the owner of a saved state, and the size and age of the state.
 type SavedOwner struct {
 	Tenant    TenantID
 	Bytes     int64 // size of the state on the host

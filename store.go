@@ -34,10 +34,11 @@ type Store interface {
 
 type laterKey struct{}
 
-// CommitLater returns a context for writes to a Store that are followed by another write,
-// without it, before anyone is told of them. The Store need not wait until they are
-// durable: the later write makes them so. If the database server crashes before, they are
-// lost, together with all that was written after them.
+// CommitLater returns a context for a write to a Store whose result is not answered to a
+// client before another write, with an ordinary context, has been committed. The Store
+// does not wait until the first write is durable, because the second one makes it durable.
+// A crash of the database server in between may lose the first write, and then also every
+// write after it.
 func CommitLater(ctx context.Context) context.Context {
 	return context.WithValue(ctx, laterKey{}, true)
 }

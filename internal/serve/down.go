@@ -34,7 +34,7 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if hasAccess(layout) && (!hasDatabase(layout) || access.isElsewhere(layout)) {
+	if access.isUsed(layout) {
 		return access.reportDown(ctx, holder)
 	}
 	if kept, err := keptAddress(layout); err != nil || holder == "" && kept.address != "" {

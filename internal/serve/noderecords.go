@@ -28,7 +28,7 @@ type nodeAccess struct {
 	Node            string   `json:"node"`
 	SessionManagers []string `json:"session_managers"`
 	Cluster         string   `json:"cluster,omitempty"` // folder of the Node's certificate
-	Secret          []byte   `json:"secret,omitempty"`  // that the roles share, without a certificate
+	Secret          []byte   `json:"secret,omitempty"`  // the shared secret of the roles; empty with a certificate
 }
 
 // accessFile holds the nodeAccess of a data folder. Only the server's user reads it.
@@ -52,6 +52,12 @@ func (a nodeAccess) isElsewhere(layout launch.Layout) bool {
 	return len(a.SessionManagers) > 0 && !slices.Contains(a.SessionManagers, rpc.UnixAddress(layout.Socket(config.RoleSessionManager)))
 }
 
+// isUsed reports whether the records of a data folder are at session managers, and not in
+// a database in the folder.
+func (a nodeAccess) isUsed(layout launch.Layout) bool {
+	return len(a.SessionManagers) > 0 && (!hasDatabase(layout) || a.isElsewhere(layout))
+}
+
 // managers are the addresses of the session managers that answer this process.
 func (r *role) managers() []string {
 	urls := r.cfg.SessionManagerURLs()
@@ -69,7 +75,7 @@ const (
 )
 
 // openRecords lets a Node ask the session managers for its records, and waits until one of
-// them answers. secret is what the roles share.
+// them answers. secret is the shared secret of the roles.
 func (r *role) openRecords(ctx context.Context, secret []byte) (*rpc.NodeRecords, error) {
 	access := nodeAccess{Node: r.self.Name, SessionManagers: r.managers(), Cluster: r.cfg.Cluster}
 	if access.Cluster == "" {
@@ -148,9 +154,6 @@ func (a nodeAccess) self() (self rpc.Self, err error) {
 // the session managers, or in the database in the folder. It gives up root for good before
 // it opens either.
 func WithNodeRecords(ctx context.Context, layout launch.Layout, use func(sandbox.NodeRecords) error) error {
-	if !hasAccess(layout) {
-		return WithStore(ctx, layout, func(s sandbox.Store) error { return use(session.NodeRecords{Store: s}) })
-	}
 	if err := launch.BecomeServer(); err != nil {
 		return err
 	}
@@ -158,7 +161,7 @@ func WithNodeRecords(ctx context.Context, layout launch.Layout, use func(sandbox
 	if err != nil {
 		return err
 	}
-	if hasDatabase(layout) && !access.isElsewhere(layout) {
+	if !access.isUsed(layout) {
 		return WithStore(ctx, layout, func(s sandbox.Store) error { return use(session.NodeRecords{Store: s}) })
 	}
 	self, err := access.self()

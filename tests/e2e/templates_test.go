@@ -232,7 +232,7 @@ func TestTemplatesOfWhatIsSaved(t *testing.T) {
 	}
 	box := create(t, c, rig.Body{"template": "mine"})
 	act(t, c, box.ID, "pause", rig.Body{"memory": false})
-	rig.Within(t, rig.Patience, "the name of who is paused", func() bool { // the error names the session once its Boot is gone
+	rig.Within(t, rig.Patience, "the error names the paused session", func() bool { // once its Boot is gone
 		status, raw, err := c.Do("DELETE", "/api/v1/templates/mine", nil)
 		if err != nil || status != 409 {
 			t.Fatalf("removed while a session is paused: %d %s, %v", status, raw, err)
