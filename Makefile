@@ -104,7 +104,7 @@ test-cluster: ## end to end over two machines of each role, in network namespace
 	@DATA='$(DATA)' scripts/test-cluster.sh
 
 .PHONY: test-upgrade
-test-upgrade: ## the same with half of the machines of an earlier version, which is built from git: ten minutes
+test-upgrade: ## the same with half of the machines of an earlier version, which is built from git: ten minutes (SHORT=1: six)
 	@DATA='$(DATA)' scripts/test-upgrade.sh
 
 .PHONY: test-cgroup2

@@ -20,4 +20,5 @@ CLOUD_SANDBOX_POSTGRES=$(scripts/postgres.sh)
 CLOUD_SANDBOX_REDIS=$(scripts/redis.sh)
 export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_POSTGRES CLOUD_SANDBOX_REDIS
 step "end to end through two gateways"
-gotest -vet=off -count=1 -parallel $(($(nproc) + 1)) -timeout 30m ./tests/e2e
+# Most of these tests wait for what a role does each second or for a lease.
+gotest -vet=off -count=1 -parallel $(($(nproc) + 2)) -timeout 30m ./tests/e2e

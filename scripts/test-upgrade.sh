@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # `make test-upgrade`: the cluster of `make test-cluster`, which starts as an earlier
 # version. The second machine of each role gets the present programs while sandboxes run
-# and requests arrive. Then the end-to-end tests use both versions side by side.
+# and requests arrive. Then the end-to-end tests use both versions side by side. With
+# SHORT=1, as CI runs it, without those that make test-cluster ran minutes before and
+# that take long for a reason that has nothing to do with versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ((EUID == 0)) || { echo "make test-upgrade: sandboxes are started by root only: run it as root" >&2; exit 1; }
@@ -12,7 +14,11 @@ if ! git cat-file -e "$earlier^{commit}" 2>/dev/null && ! timeout 60 git fetch -
   exit 0
 fi
 source scripts/steps.sh
-suite "make test-upgrade" 15
+suite "make test-upgrade" 12
+skip=()
+if [[ -n ${SHORT:-} ]]; then
+  skip=(-skip '^Test(ClusterWithoutDatabase|ClusterLeaderDies|ClusterNodeCutOff|ManyFilesAndDescriptorsAreSaved|ExactBytes|ExactBytesInJSON|Idle|CommandExecInput|CommandCancel|ShellsThatDoNotWait|BenchFromTheCommandLine|SymlinkRaces|JavaScriptContexts|Git|EveryDoorWaitsForAPause|RestoreMatrix)$')
+fi
 scripts/install.sh cluster
 DATA=${DATA:-/var/lib/cloud-sandbox}
 programs=$PWD/.tools/earlier-$earlier
@@ -36,4 +42,7 @@ CLOUD_SANDBOX_POSTGRES=$(scripts/postgres.sh)
 CLOUD_SANDBOX_REDIS=$(scripts/redis.sh)
 export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_POSTGRES CLOUD_SANDBOX_REDIS
 step "end to end through gateways of two versions"
-gotest -vet=off -count=1 -parallel $(($(nproc) + 1)) -timeout 30m ./tests/e2e
+gotest -vet=off -count=1 -parallel $(($(nproc) + 2)) -timeout 30m "${skip[@]}" ./tests/e2e
+if [[ -n ${SHORT:-} ]]; then
+  echo "skipped here: ${skip[1]}. To run them: make test-upgrade without SHORT=1"
+fi
