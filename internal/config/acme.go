@@ -30,7 +30,7 @@ func parseACMEHosts(v string) ([]string, error) {
 		}
 		_, err := parseDomain(host)
 		if err != nil || !strings.Contains(host, ".") || strings.Contains(host, ":") || net.ParseIP(host) != nil {
-			return nil, fmt.Errorf("%q is not the name of a host as authorities know it, such as box.example.com", host)
+			return nil, fmt.Errorf("%q is not a public host name such as box.example.com", host)
 		}
 		if slices.Contains(out, host) {
 			return nil, fmt.Errorf("%q is listed twice", host)
@@ -60,9 +60,9 @@ func checkDirectory(v string) error {
 func (a ACME) check(files bool) error {
 	switch {
 	case len(a.Hosts) > 0 && files:
-		return errors.New("CLOUD_SANDBOX_TLS_ACME and CLOUD_SANDBOX_TLS_CERT: a certificate comes from an authority or from files; set one of the two")
+		return errors.New("CLOUD_SANDBOX_TLS_ACME and CLOUD_SANDBOX_TLS_CERT are both set: set the first to get certificates by ACME, or the second to use your own")
 	case len(a.Hosts) == 0 && (a.Email != "" || a.Directory != ""):
-		return errors.New("CLOUD_SANDBOX_TLS_ACME: it is not set, and CLOUD_SANDBOX_TLS_ACME_EMAIL or _DIRECTORY is: name the hosts that certificates are for")
+		return errors.New("CLOUD_SANDBOX_TLS_ACME_EMAIL or CLOUD_SANDBOX_TLS_ACME_DIRECTORY is set without CLOUD_SANDBOX_TLS_ACME: set that to the host names of the certificates")
 	}
 	return nil
 }

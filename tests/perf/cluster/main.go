@@ -1,6 +1,6 @@
-// Command cluster measures two machines of each role, in network namespaces with
-// certificates over PostgreSQL that waits for the disk, beside the server with all roles.
-// It writes its report to a folder.
+// Command cluster compares a cluster with the server that has all roles. The cluster has
+// two machines of each role, in network namespaces with certificates, over PostgreSQL with
+// fsync on. The report is written to a folder.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// who are measured, in the order of each round.
+// Names of the installations to measure, in the order of each round.
 const (
 	oneProcess = "all roles in one process, SQLite"
 	aCluster   = "a cluster, PostgreSQL with fsync"
@@ -33,7 +33,7 @@ const (
 	moreExecute    = "<= 2"   // ms at the median
 	moreAcquire    = "<= 3"   // ms at the median
 	moreAcquireP99 = "<= 15"  // ms
-	lessCreates    = ">= 0.5" // of the creates a second
+	lessCreates    = ">= 0.5" // ratio of creates per second
 )
 
 func main() {
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// side is one of the installations.
+// side is one installation.
 type side struct {
 	who    string
 	client *client.Client
@@ -119,13 +119,13 @@ func (s side) settle() error {
 	return fmt.Errorf("the pools of %s do not fill", s.who)
 }
 
-// both makes a Series of a cluster with that of one process as its rival.
+// both returns the Series of the cluster, with the Series of the server with all roles as its rival.
 func both(operation string) (one, two *bench.Series) {
 	one = &bench.Series{Operation: oneProcess, Who: oneProcess}
 	return one, &bench.Series{Operation: operation, Who: aCluster, Rival: one}
 }
 
-// calls measures executions in a Sandbox.
+// calls measures the latency of executions in a running Sandbox.
 func calls(ctx context.Context, report *bench.Report, sides []side, n int) error {
 	one, two := both("run `1+1` in a warm Python interpreter")
 	var call [2]func() error
@@ -134,7 +134,7 @@ func calls(ctx context.Context, report *bench.Report, sides []side, n int) error
 		if err != nil {
 			return err
 		}
-		defer func() { _, _ = s.client.End(ctx, sb.ID) }() // it ends with its server
+		defer func() { _, _ = s.client.End(ctx, sb.ID) }() // otherwise it ends with its server
 		r := client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: "1+1"}}
 		r.SandboxID = sb.ID
 		call[i] = func() error {
@@ -151,7 +151,7 @@ func calls(ctx context.Context, report *bench.Report, sides []side, n int) error
 	return nil
 }
 
-// acquires measures taking a Sandbox from a warm pool.
+// acquires measures the latency of a create that is served from a warm pool.
 func acquires(ctx context.Context, report *bench.Report, sides []side, n int) error {
 	one, two := both("acquire from a warm pool")
 	var ids [2]string
@@ -165,11 +165,11 @@ func acquires(ctx context.Context, report *bench.Report, sides []side, n int) er
 	err := bench.RepeatBoth(ctx, one, two, n, func(context.Context, int) (func() error, func() error) {
 		for i, s := range sides {
 			if ids[i] != "" {
-				_, _ = s.client.End(ctx, ids[i]) // the next acquire says what is wrong
+				_, _ = s.client.End(ctx, ids[i]) // a failure shows in the next acquire
 			}
 		}
 		for _, s := range sides {
-			_ = s.settle() // or else the next acquire is slow
+			_ = s.settle() // otherwise the next acquire would start cold
 		}
 		return call(0), call(1)
 	})
@@ -184,8 +184,8 @@ func acquires(ctx context.Context, report *bench.Report, sides []side, n int) er
 	return nil
 }
 
-// rates measures how many Sandboxes are created a second, by four callers at once, in
-// three rounds of each side.
+// rates measures creates per second with four concurrent callers, in three rounds of
+// each side.
 func rates(ctx context.Context, report *bench.Report, sides []side, creates int) error {
 	var seconds [2]float64
 	const rounds = 3
@@ -210,7 +210,7 @@ func rates(ctx context.Context, report *bench.Report, sides []side, creates int)
 	return nil
 }
 
-// burst creates n Sandboxes by four callers, and ends them afterwards.
+// burst creates n Sandboxes with four concurrent callers, and ends them afterwards.
 func burst(ctx context.Context, c *client.Client, n int) (time.Duration, error) {
 	c.Patience = time.Minute
 	var mu sync.Mutex

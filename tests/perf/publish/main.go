@@ -1,5 +1,6 @@
-// Command publish writes the table of a README, and report.md, from the report.json of
-// a folder: "publish README.md docs/benchmarks".
+// Command publish writes the main rows of a benchmark report into the table of a README,
+// and the whole report to report.md. Both come from the report.json of a folder:
+// "publish README.md docs/benchmarks".
 package main
 
 import (
