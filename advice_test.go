@@ -29,6 +29,7 @@ var advised = map[string]string{
 	"internal/rpc/rpc.go: away":                                  "broken takes it back, unless the other end was not reached",
 	"internal/rpc/leader.go: errStandby":                         "asked before the call begins",
 	"internal/scheduler/place.go: noNode":                        "no node was asked",
+	"internal/scheduler/place.go: PlaceElsewhere":                "no node was asked",
 	"internal/engine/gvisor/sentryhost/server/heap.go: noMemory": "asked before a save or load begins",
 	"internal/execution/spool/memory.go: tooMuch":                "reads have no effect, and Begun takes it back from the rest",
 	"internal/execution/spool/spool.go: Enter":                   "asked before the execution begins",

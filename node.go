@@ -231,6 +231,9 @@ type Placement interface {
 	// Place returns the names of a few Nodes to try, best first, for a Boot of an image
 	// (empty: any) and Shape. Exhausted when there are none.
 	Place(ctx context.Context, image string, shape Shape) ([]string, error)
+	// PlaceElsewhere returns the name of another Node than node for such a Boot, which
+	// must have reported that it has room. Exhausted when there is none.
+	PlaceElsewhere(ctx context.Context, image string, shape Shape, node string) (string, error)
 }
 
 // Images knows the Template versions that Sandboxes can start from.

@@ -24,7 +24,9 @@ const (
 var follows = map[State][]State{
 	Starting: {Running, Stopping, Ended},
 	Running:  {Pausing, Paused, Stopping}, // paused at once when its Boot is lost, see Restore
-	Pausing:  {Paused, Running, Stopping}, // after a failed pause it keeps running
+	// After a failed pause it keeps running. It resumes at once when it moves to another
+	// Node.
+	Pausing:  {Paused, Running, Resuming, Stopping},
 	Paused:   {Resuming, Stopping},
 	Resuming: {Running, Paused, Stopping}, // a failed resume loses nothing
 	Stopping: {Ended},

@@ -164,6 +164,8 @@ type NodeRecord struct {
 	// Version is the version of the program that the Node runs; empty: an earlier program,
 	// which does not report it.
 	Version string
+	// Draining says that no Sandbox starts on the Node, and that those there leave it.
+	Draining bool
 	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
 	// negative: it expired so long ago. Clocks of processes do not matter.
 	LeaseLeft time.Duration
@@ -172,8 +174,8 @@ type NodeRecord struct {
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
-	// clock, and returns the record. n's Epoch and LeaseLeft are ignored. Conflict while
-	// another Holder has the Lease.
+	// clock, and returns the record. n's Epoch, LeaseLeft and Draining are ignored.
+	// Conflict while another Holder has the Lease.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
 	// unless a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It
@@ -181,6 +183,19 @@ type NodeStore interface {
 	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
 	// Nodes returns all records by name.
 	Nodes(ctx context.Context) ([]NodeRecord, error)
+	// SetDraining sets Draining of a Node; NotFound for an unknown name. It stays set when
+	// the Node restarts.
+	SetDraining(ctx context.Context, name string, draining bool) error
+	// NodeUse returns the numbers of records of all Tenants that name a Node.
+	NodeUse(ctx context.Context, name string) (NodeUse, error)
+}
+
+// NodeUse is what a Node has, by the records.
+type NodeUse struct {
+	Running   int // Sandboxes that have not ended and are not paused
+	Paused    int // Sandboxes that are paused in a state on the Node
+	Snapshots int // Kept Snapshots
+	Volumes   int
 }
 
 // SigningKeyStore keeps the keys that sign file URLs, one for each Tenant that ever

@@ -51,7 +51,24 @@ type NodeDetails struct {
 	Full      bool   `json:"full"`           // refuses new sandboxes: its host's memory or disk is nearly full
 	// WaitSeconds is the expected wait of one more start.
 	WaitSeconds float64 `json:"wait_seconds"`
-	Pools       []Pool  `json:"pools"`
+	// Draining: it takes no new sandboxes, and those on it move to other nodes.
+	Draining bool   `json:"draining"`
+	Pools    []Pool `json:"pools"`
+	// Records counts what is on the node, by the records of the installation.
+	Records NodeRecords `json:"records"`
+}
+
+// NodeRecords counts the records of all tenants that name a node.
+type NodeRecords struct {
+	Running   int `json:"running"`   // sandboxes that have not ended and are not paused
+	Paused    int `json:"paused"`    // sandboxes that are paused on the node
+	Snapshots int `json:"snapshots"` // kept snapshots
+	Volumes   int `json:"volumes"`
+}
+
+// NodeChange changes a node; a nil field stays as it is.
+type NodeChange struct {
+	Draining *bool `json:"draining,omitempty"`
 }
 
 // Host is the memory and the disk of a node's host.

@@ -46,6 +46,8 @@ func tenantCommand() *cobra.Command {
 	return cli.TenantCommand(os.Getenv, func(cmd *cobra.Command, _ func(cli.Tenants) error) error { return needsServer(cmd) })
 }
 
+func nodeCommand() *cobra.Command { return cli.NodeCommand(os.Getenv) }
+
 func withStore(cmd *cobra.Command, _ string, _ func(sandbox.Store) error) error {
 	return needsServer(cmd)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
@@ -42,13 +43,8 @@ as one instance of a role. See docs/cluster.md.`,
 }
 
 func nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "node",
-		Short: "Make this machine a node of a cluster",
-	}
-	cmd.AddCommand(joinCommand("join", cluster.Node, "Join a cluster as a node, with a token of `cluster token`",
+	return cli.NodeCommand(os.Getenv, joinCommand("join", cluster.Node, "Join a cluster as a node, with a token of `cluster token`",
 		"  sudo cloud-sandbox node join --token $TOKEN"))
-	return cmd
 }
 
 // rootOnly is an error unless root runs the command.
@@ -251,15 +247,37 @@ the CA that it names. The certificate renews itself while the role runs.`,
 		if folder, err = filepath.Abs(folder); err != nil {
 			return err
 		}
-		if err := cluster.Join(cmd.Context(), token, folder, launch.ServerUID); err != nil {
+		own, err := sentryHostKeys(token.Role, data)
+		if err != nil {
+			return err
+		}
+		joined, err := cluster.Join(cmd.Context(), token, folder, launch.ServerUID, own)
+		if err != nil {
 			return err
 		}
 		next := startCommand(token, folder, data)
-		said := fmt.Sprintf("This machine is %s of the cluster %s; its certificate is in %s.\nStart the %s, with the addresses of your machines:\n\n%s",
-			token.ID().Short(), token.Cluster, folder, token.Role, commands(next))
+		note := ""
+		if own != nil && !joined.Hosts {
+			note = "\n\nThe authority is of an earlier version: other nodes do not take the snapshots of this one. Join again when `cluster serve` runs the present version."
+		}
+		said := fmt.Sprintf("This machine is %s of the cluster %s; its certificate is in %s.\nStart the %s, with the addresses of your machines:\n\n%s%s",
+			token.ID().Short(), token.Cluster, folder, token.Role, commands(next), note)
 		return cli.Print(cmd, map[string]any{"identity": token.ID().Short(), "cluster": token.Cluster, "folder": folder, "next": []string{next}}, said)
 	}
 	return cmd
+}
+
+// sentryHostKeys returns the keys of the sentry host of a node, whose data folder it makes;
+// nil for other roles.
+func sentryHostKeys(role, data string) (*installation.Keys, error) {
+	if role != cluster.Node {
+		return nil, nil
+	}
+	layout := launch.Layout{Root: data}
+	if err := layout.Make(); err != nil {
+		return nil, err
+	}
+	return installation.Open(layout.Saved()), nil
 }
 
 // startCommand starts a role that has joined. It supposes that a session-manager and the
@@ -352,7 +370,8 @@ func clusterRevokeCommand() *cobra.Command {
 was stolen, and its unused join tokens.
 
 Running roles read the list of revoked certificates from "cluster serve" every 30
-seconds. To join again, the instance needs a new token.`,
+seconds. To join again, the instance needs a new token. Nodes refuse snapshots that
+a revoked node saved; to join again, its machine needs a new data folder.`,
 		Example: `  sudo cloud-sandbox cluster revoke node/node-1`,
 		Args:    cli.Args(1, 1, "one ROLE/NAME"),
 	}

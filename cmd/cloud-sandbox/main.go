@@ -44,7 +44,7 @@ func root() *cobra.Command {
 	)
 	cmd.SetFlagErrorFunc(cli.FlagError)
 	cmd.AddCommand(cli.Commands(os.Getenv)...)
-	for _, c := range []*cobra.Command{keyCommand(), templateCommand(), tenantCommand(), benchCommand()} { // these differ by build
+	for _, c := range []*cobra.Command{keyCommand(), templateCommand(), tenantCommand(), nodeCommand(), benchCommand()} { // these differ by build
 		c.GroupID = cli.GroupID
 		cmd.AddCommand(c)
 	}
@@ -62,4 +62,4 @@ const serverGroup = "server"
 
 // onServer are the commands of serverGroup that need the server's own parts, which
 // only run on Linux.
-var onServer = []string{"serve", "doctor", "down", "token", "trust", "builds", "secrets", "cluster", "node"}
+var onServer = []string{"serve", "doctor", "down", "token", "trust", "builds", "secrets", "cluster"}

@@ -21,7 +21,7 @@ import (
 func serverCommands() []*cobra.Command {
 	return []*cobra.Command{
 		serveCommand(), doctorCommand(), downCommand(), tokenCommand(), trustCommand(), buildsCommand(), secretsCommand(),
-		clusterCommand(), nodeCommand(),
+		clusterCommand(),
 		builderCommand(), savedCommand(),
 	}
 }

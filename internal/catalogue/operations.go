@@ -41,6 +41,7 @@ var (
 	ChangeUser       = row(Operation{Name: "changeUser", Takes: v1.UserChange{}, Gives: v1.User{}, Scope: users, Class: ratelimit.Write, Changes: true, Audited: true, Target: User, MaxBody: JSON})
 	DeleteUser       = row(Operation{Name: "deleteUser", Scope: users, Class: ratelimit.Write, Changes: true, Audited: true, Target: User})
 	ListNodes        = row(Operation{Name: "listNodes", Gives: v1.Nodes{}, Scope: tenants, Class: ratelimit.Read, Target: Named})
+	ChangeNode       = row(Operation{Name: "changeNode", Takes: v1.NodeChange{}, Gives: v1.NodeDetails{}, Scope: tenants, Class: ratelimit.Write, Changes: true, Audited: true, Target: Named, MaxBody: JSON})
 	GetNode          = row(Operation{Name: "getNode", Gives: v1.NodeDetails{}, Scope: tenants, Class: ratelimit.Read, Target: Named})
 )
 

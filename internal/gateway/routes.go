@@ -107,6 +107,7 @@ func accountRoutes(a *rest.API) []binding {
 		{"DELETE", "/api/v1/users/{user}", catalogue.DeleteUser, a.DeleteUser},
 		{"GET", "/api/v1/nodes", catalogue.ListNodes, a.ListNodes},
 		{"GET", "/api/v1/nodes/{name}", catalogue.GetNode, a.GetNode},
+		{"PATCH", "/api/v1/nodes/{name}", catalogue.ChangeNode, a.ChangeNode},
 		{"GET", "/api/v1/audit", catalogue.ReadAudit, a.ReadAudit},
 	}
 }

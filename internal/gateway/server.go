@@ -80,14 +80,15 @@ type Config struct {
 	Templates      sandbox.TemplateCatalog
 	TemplateBuilds sandbox.TemplateBuilds
 	TemplateQuota  sandbox.TemplateQuota
-	// NodeNames lists the Nodes of this installation.
-	NodeNames func(context.Context) ([]string, error)
-	NewGuest  execution.NewGuest
-	Tokens    *Tokens
-	Keys      *keys.Service
-	Secrets   *secrets.Service
-	Tenants   *tenants.Service
-	Users     *users.Service
+	// NodeNames lists the Nodes of this installation, and NodeRecords has their records.
+	NodeNames   func(context.Context) ([]string, error)
+	NodeRecords rest.NodeRecords
+	NewGuest    execution.NewGuest
+	Tokens      *Tokens
+	Keys        *keys.Service
+	Secrets     *secrets.Service
+	Tenants     *tenants.Service
+	Users       *users.Service
 	// Issuers are the accepted identity providers; nil: none.
 	Issuers *oidc.Issuers
 	// Store keeps the idempotency records.
@@ -195,7 +196,7 @@ type Server struct {
 func New(c Config) *Server {
 	if c.Sandboxes == nil || c.Lifecycle == nil || c.Updates == nil || c.Snapshots == nil || c.SnapshotFiles == nil || c.Volumes == nil ||
 		c.Boots == nil || c.Reports == nil || c.NodeVolumes == nil || c.VolumeFiles == nil || c.Templates == nil || c.TemplateBuilds == nil || c.TemplateQuota == nil ||
-		c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil ||
+		c.NodeNames == nil || c.NodeRecords == nil || c.NewGuest == nil || c.Tokens == nil ||
 		c.Keys == nil || c.Secrets == nil || c.Tenants == nil || c.Users == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
 		panic("gateway.New: a required part of the Config is missing")
 	}
@@ -225,7 +226,7 @@ func New(c Config) *Server {
 	lives := placed{c.Lifecycle, c.Templates}
 	s.api = &rest.API{
 		Sandboxes: c.Sandboxes, Lifecycle: lives, Updates: c.Updates, Snapshots: c.Snapshots, SnapshotFiles: c.SnapshotFiles, Volumes: c.Volumes,
-		Reports: c.Reports, NodeVolumes: c.NodeVolumes, NodeNames: c.NodeNames, Templates: c.Templates, TemplateQuota: c.TemplateQuota,
+		Reports: c.Reports, NodeVolumes: c.NodeVolumes, NodeNames: c.NodeNames, NodeRecords: c.NodeRecords, Templates: c.Templates, TemplateQuota: c.TemplateQuota,
 		Guests: s.guests, URLs: signing.NewURLs(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Users: c.Users, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}

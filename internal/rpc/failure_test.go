@@ -21,6 +21,11 @@ import (
 // placement is a Placement that calls a test's function.
 type placement func(context.Context) ([]string, error)
 
+func (p placement) PlaceElsewhere(ctx context.Context, _ string, _ sandbox.Shape, _ string) (string, error) {
+	_, err := p.Place(ctx, "", sandbox.Shape{})
+	return "", err
+}
+
 func (p placement) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
 	return p(ctx)
 }

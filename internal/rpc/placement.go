@@ -34,6 +34,12 @@ func (p *Placement) Place(ctx context.Context, image string, shape sandbox.Shape
 	return r.GetNodes(), err
 }
 
+// PlaceElsewhere implements sandbox.Placement.
+func (p *Placement) PlaceElsewhere(ctx context.Context, image string, shape sandbox.Shape, node string) (string, error) {
+	r, err := call(ctx, p.peer, "", p.client.PlaceElsewhere, &schedulerv1.PlaceElsewhereRequest{Image: image, Shape: fromShape(shape), Node: node})
+	return r.GetNode(), err
+}
+
 // Alive returns Unavailable when the scheduler does not answer.
 func (p *Placement) Alive(ctx context.Context) error { return p.peer.alive(ctx) }
 
@@ -49,4 +55,9 @@ type schedulerServer struct{ p sandbox.Placement }
 func (s schedulerServer) Place(ctx context.Context, r *connect.Request[schedulerv1.PlaceRequest]) (*connect.Response[schedulerv1.PlaceResponse], error) {
 	nodes, err := s.p.Place(ctx, r.Msg.Image, toShape(r.Msg.Shape))
 	return answer(&schedulerv1.PlaceResponse{Nodes: nodes}, err)
+}
+
+func (s schedulerServer) PlaceElsewhere(ctx context.Context, r *connect.Request[schedulerv1.PlaceElsewhereRequest]) (*connect.Response[schedulerv1.PlaceElsewhereResponse], error) {
+	node, err := s.p.PlaceElsewhere(ctx, r.Msg.Image, toShape(r.Msg.Shape), r.Msg.Node)
+	return answer(&schedulerv1.PlaceElsewhereResponse{Node: node}, err)
 }

@@ -73,7 +73,8 @@ var rules = map[string]rule{
 	sessionv1connect.NodeRecordsServiceTemplateBytesProcedure:    forNone(Node),
 
 	// Of the scheduler.
-	schedulerv1connect.SchedulerServicePlaceProcedure: forNone(SessionManager),
+	schedulerv1connect.SchedulerServicePlaceProcedure:          forNone(SessionManager),
+	schedulerv1connect.SchedulerServicePlaceElsewhereProcedure: forNone(SessionManager),
 
 	// Of a Node.
 	nodev1connect.NodeServiceStartProcedure:            forTenantBy(SessionManager),

@@ -71,6 +71,7 @@ cloudsandbox.node.v1.NodeService.ImportSaved         M
 cloudsandbox.node.v1.NodeService.ReadVolumeFile      G
 cloudsandbox.node.v1.NodeService.WriteVolumeFile     G
 cloudsandbox.scheduler.v1.SchedulerService/Place     m
+cloudsandbox.scheduler.v1.SchedulerService/PlaceElsewhere m
 cloudsandbox.session.v1.NodeRecordsService/LeaderOf  n
 cloudsandbox.session.v1.NodeRecordsService/NeedsImage n
 cloudsandbox.session.v1.NodeRecordsService/OwnerOf   n

@@ -442,7 +442,7 @@ func TestRevokedStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := filepath.Join(t.TempDir(), "identity")
-		if err := cluster.Join(t.Context(), token, at, os.Geteuid()); err != nil {
+		if _, err := cluster.Join(t.Context(), token, at, os.Geteuid(), nil); err != nil {
 			t.Fatal(err)
 		}
 		i, err := cluster.Open(at, quiet)

@@ -116,6 +116,38 @@ func (s *Scheduler) Place(ctx context.Context, image string, shape sandbox.Shape
 	return names, nil
 }
 
+// PlaceElsewhere implements sandbox.Placement. It prefers Nodes as Place does.
+func (s *Scheduler) PlaceElsewhere(ctx context.Context, image string, shape sandbox.Shape, node string) (string, error) {
+	if err := s.freshen(ctx); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sample := s.sample(image, shape, func(c *candidate) bool {
+		r := c.rank(image, shape)
+		return c.record.Name != node && !r.silent && !r.full
+	})
+	if len(sample) == 0 {
+		return "", &sandbox.Error{Code: sandbox.Exhausted, Detail: "no other node has room for the sandbox", RetryAfter: retryAfter}
+	}
+	sample[0].placed++
+	return sample[0].record.Name, nil
+}
+
+// freshen reads the records if the view is too old.
+func (s *Scheduler) freshen(ctx context.Context) error {
+	s.mu.Lock()
+	stale := s.isStale()
+	s.mu.Unlock()
+	if !stale {
+		return nil
+	}
+	return s.refresh(ctx)
+}
+
+// isStale reports whether the view is too old. s.mu is held.
+func (s *Scheduler) isStale() bool { return time.Since(s.asked) > staleAfter }
+
 // Ready returns Exhausted if no Node has a valid Lease, and the error of a Store that
 // cannot be read. It places nothing.
 func (s *Scheduler) Ready(ctx context.Context) error {
@@ -147,18 +179,10 @@ func noNode() error {
 func (s *Scheduler) best(image string, shape sandbox.Shape) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.asked) > staleAfter {
+	if s.isStale() {
 		return nil
 	}
-	live := s.live()
-	var sample []*candidate
-	for i := range min(sampled, len(live)) {
-		sample = append(sample, live[(s.turn+i)%len(live)])
-	}
-	s.turn++
-	slices.SortStableFunc(sample, func(a, b *candidate) int {
-		return a.rank(image, shape).compare(b.rank(image, shape))
-	})
+	sample := s.sample(image, shape, func(*candidate) bool { return true })
 	var names []string
 	for _, c := range sample[:min(tried, len(sample))] {
 		names = append(names, c.record.Name)
@@ -167,6 +191,20 @@ func (s *Scheduler) best(image string, shape sandbox.Shape) []string {
 		sample[0].placed++
 	}
 	return names
+}
+
+// sample returns up to sampled Nodes that take Boots and that fits accepts, best first. s.mu
+// is held.
+func (s *Scheduler) sample(image string, shape sandbox.Shape, fits func(*candidate) bool) (sample []*candidate) {
+	takes := slices.DeleteFunc(s.live(), func(c *candidate) bool { return c.record.Draining || !fits(c) })
+	for i := range min(sampled, len(takes)) {
+		sample = append(sample, takes[(s.turn+i)%len(takes)])
+	}
+	s.turn++
+	slices.SortStableFunc(sample, func(a, b *candidate) int {
+		return a.rank(image, shape).compare(b.rank(image, shape))
+	})
+	return sample
 }
 
 // A rank is the fitness of a Node for a Boot: a lower one is better.

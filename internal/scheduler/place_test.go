@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -144,11 +145,14 @@ func (r *reports) set(node string, stats sandbox.NodeStats) {
 	r.of[node] = stats
 }
 
-// running returns a Scheduler that has received the reports of its Nodes.
+// running returns a Scheduler that has received the reports of its Nodes. The one called
+// drains does so.
 func running(t *testing.T, r *reports, names ...string) *Scheduler {
 	store := &leases{}
 	for _, name := range names {
-		store.nodes = append(store.nodes, lease(name, 24*time.Hour))
+		record := lease(name, 24*time.Hour)
+		record.Draining = name == "drains"
+		store.nodes = append(store.nodes, record)
 	}
 	s := New(store, r, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -199,6 +203,58 @@ func TestPlaceByReports(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestPlaceElsewhere(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		of   map[string]sandbox.NodeStats
+		want string // empty: none
+	}{
+		{"another one", map[string]sandbox.NodeStats{"a": {Pools: pool(5)}, "b": {}}, "b"},
+		{"the better one", map[string]sandbox.NodeStats{"a": {}, "b": {Wait: time.Minute}, "c": {}}, "c"},
+		{"none that is full", map[string]sandbox.NodeStats{"a": {}, "b": {Full: true}}, ""},
+		{"none that is silent", map[string]sandbox.NodeStats{"a": {}}, ""},
+		{"none that drains", map[string]sandbox.NodeStats{"a": {}, "drains": {}}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				names := slices.Collect(maps.Keys(tt.of))
+				if !slices.Contains(names, "b") {
+					names = append(names, "b")
+				}
+				s := running(t, &reports{of: tt.of}, names...)
+				for range 20 { // whoever's turn it is
+					got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "a")
+					if got != tt.want || (tt.want == "") != errors.Is(err, sandbox.Exhausted) {
+						t.Fatalf("%q, %v, want %q", got, err, tt.want)
+					}
+				}
+			})
+		})
+	}
+	s := New(&leases{nodes: []sandbox.NodeRecord{lease("a", time.Hour)}}, nil, nil)
+	if got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "a"); !errors.Is(err, sandbox.Exhausted) {
+		t.Errorf("where there is one node: %q, %v", got, err)
+	}
+}
+
+// Nothing is placed on a Node that drains.
+func TestNodesThatDrain(t *testing.T) {
+	drains := lease("a", time.Hour)
+	drains.Draining = true
+	for _, tt := range []struct {
+		nodes []sandbox.NodeRecord
+		want  []string
+	}{
+		{[]sandbox.NodeRecord{drains, lease("b", time.Hour)}, []string{"b"}},
+		{[]sandbox.NodeRecord{drains}, nil},
+	} {
+		got, err := New(&leases{nodes: tt.nodes}, nil, nil).Place(t.Context(), "", sandbox.Shape{})
+		if !slices.Equal(got, tt.want) || (tt.want == nil) != errors.Is(err, sandbox.Exhausted) {
+			t.Errorf("%v, %v, want %v", got, err, tt.want)
+		}
 	}
 }
 

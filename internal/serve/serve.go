@@ -128,13 +128,15 @@ type joined struct {
 	listeners []net.Listener
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
-	engine    *gvisor.Engine       // of a process that is a Node
-	boots     sandbox.Engine       // engine, or replicas around it
-	replicas  *replication.Engine  // nil: saved states are kept on the host only
-	points    *failpoint.Points    // nil: off
-	hooks     *webhook.Sender      // nil: as store
-	acme      *acme.Certificates   // nil: no ACME
-	limiter   *redis.Limiter       // nil: rate limits of this process alone
+	// revokedHosts is cluster.Identity.RevokedHosts; nil: the process is in no cluster.
+	revokedHosts func() []byte
+	engine       *gvisor.Engine      // of a process that is a Node
+	boots        sandbox.Engine      // engine, or replicas around it
+	replicas     *replication.Engine // nil: saved states are kept on the host only
+	points       *failpoint.Points   // nil: off
+	hooks        *webhook.Sender     // nil: as store
+	acme         *acme.Certificates  // nil: no ACME
+	limiter      *redis.Limiter      // nil: rate limits of this process alone
 }
 
 // open opens the dependencies of every process.
@@ -203,7 +205,7 @@ func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 		},
 		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
-		Spares: j.cfg.SpareSentries,
+		Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
 	}); err != nil {
 		return fmt.Errorf("reach the engine: %w", err)
 	}
@@ -356,7 +358,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits, TrustedProxies: j.cfg.TrustedProxies,
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
 		Event:     j.hooks.Queue,
-		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, InexactImages: j.cfg.InexactImages, E2BSecure: j.cfg.E2BSecure,
+		NodeNames: names, NodeRecords: j.store, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, InexactImages: j.cfg.InexactImages, E2BSecure: j.cfg.E2BSecure,
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
 		Spool:        j.layout.Server(),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),

@@ -174,8 +174,17 @@ func orElse[T comparable](v, otherwise T) T {
 // start starts sb on the first Node that accepts it, and records it running. quota is the
 // Quota returned by plan.
 func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string, quota sandbox.Quota) (_ sandbox.Sandbox, pooled bool, _ error) {
-	var refused error
 	began := time.Now()
+	if sb.Snapshot != "" {
+		sb, started, release, err := m.startSaved(ctx, sb)
+		defer release()
+		if err != nil {
+			return sb, false, cannotStart(sb, began, err)
+		}
+		running, err := m.recordRunning(ctx, sb, quota, started)
+		return running, started.Pooled, err
+	}
+	var refused error
 	for i, node := range nodes {
 		if i > 0 {
 			// Another Node gets a new Boot number, which invalidates anything that the
@@ -186,17 +195,10 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string,
 				return sb, false, err
 			}
 		}
-		req, err := m.startRequest(ctx, sb)
-		if err != nil {
-			return sb, false, err
-		}
-		started, err := m.nodes.Start(ctx, node, req)
+		started, err := m.startBoot(ctx, sb)
 		if err == nil {
 			running, err := m.recordRunning(ctx, sb, quota, started)
 			return running, started.Pooled, err
-		}
-		if sb.Snapshot != "" {
-			err = cannotStart(sb, began, err)
 		}
 		refused = err
 		if !errors.Is(err, sandbox.Exhausted) && !errors.Is(err, sandbox.Unavailable) {

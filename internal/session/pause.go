@@ -173,7 +173,10 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 		return sandbox.Sandbox{}, err
 	}
 	defer release()
-	paused, err := m.pauseInto(ctx, sb, snap)
+	paused, err := m.pauseInto(ctx, sb, snap, func(s *sandbox.Sandbox) error {
+		s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
+		return s.To(sandbox.Paused)
+	})
 	m.observe("pause", err, began)
 	if err != nil {
 		m.log.WarnContext(ctx, "pausing a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
@@ -186,9 +189,9 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	return paused, nil
 }
 
-// pauseInto moves sb from running to paused in snap. On error sb continues to run, at
-// once or after reconciling.
-func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, error) {
+// pauseInto freezes sb, saves it as snap, and records the State after that, which edit
+// sets. On error sb continues to run, at once or after reconciling.
+func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, edit func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
 	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		s.Deadline = now().Add(pauseLimit)
 		return s.To(sandbox.Pausing)
@@ -198,10 +201,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 	}
 	if err = m.save(ctx, sb, snap, true); err == nil {
 		var paused sandbox.Sandbox
-		paused, err = m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
-			s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
-			return s.To(sandbox.Paused)
-		})
+		paused, err = m.change(ctx, sb.ID, edit)
 		if err == nil {
 			return paused, nil
 		}

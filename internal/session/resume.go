@@ -117,22 +117,39 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	if sb.State != sandbox.Paused {
 		return sandbox.Sandbox{}, notRunning(sb)
 	}
-	began := time.Now()
 	resuming, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
-		s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
-		s.Snapshot, s.Timeline, s.Deadline = snap.ID, timeline, now().Add(resumeLimit)
-		return s.To(sandbox.Resuming)
+		s.Timeline = timeline
+		return resumeFrom(s, snap)
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
+	return m.finishResume(ctx, sb, resuming, snap)
+}
+
+// resumeFrom makes s resume from snap.
+func resumeFrom(s *sandbox.Sandbox, snap sandbox.Snapshot) error {
+	s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
+	s.Snapshot, s.Deadline = snap.ID, now().Add(resumeLimit)
+	return s.To(sandbox.Resuming)
+}
+
+// finishResume starts a resuming Sandbox, which the caller holds by move, from snap. If that
+// fails, it becomes paused in the Snapshot of sb, its record before.
+func (m *Manager) finishResume(ctx context.Context, sb, resuming sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, error) {
+	began := time.Now()
 	running, err := m.startFrom(ctx, resuming)
 	m.observe("resume", err, began)
 	if err != nil {
-		m.log.WarnContext(ctx, "resuming a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, snap.Node, telemetry.KeySnapshot, snap.ID, telemetry.KeyError, err)
+		resuming = running
+		m.log.WarnContext(ctx, "resuming a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, resuming.Boot.Node, telemetry.KeySnapshot, resuming.Snapshot, telemetry.KeyError, err)
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
-		if _, undoErr := m.stayPaused(undo, resuming, sb.Snapshot, sb.Timeline, sb.Deadline); undoErr != nil {
+		before := sb.Snapshot
+		if resuming.Boot.Node != snap.Node && snap.ID == before {
+			before = resuming.Snapshot // a copy, while a sweep may have deleted the original
+		}
+		if _, undoErr := m.stayPaused(undo, resuming, before, sb.Timeline, sb.Deadline); undoErr != nil {
 			m.log.WarnContext(ctx, "undoing a failed resume failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
 			m.mendSoon()
 		}
@@ -145,25 +162,27 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	return running, nil
 }
 
-// startFrom starts the Boot of a resuming Sandbox on its Node, and records it as running.
+// startFrom starts the Boot of a resuming Sandbox, and records it as running. On error it
+// returns the record of the attempt.
 func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
-	req, err := m.startRequest(ctx, sb)
-	if err != nil {
-		return sandbox.Sandbox{}, err
-	}
 	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sb, err
 	}
-	started, err := m.nodes.Start(ctx, sb.Boot.Node, req)
+	sb, started, release, err := m.startSaved(ctx, sb)
+	defer release()
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sb, err
 	}
-	return m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		s.Boot.ID, s.SnapshotAt = started.BootID, now()
 		s.Start(quota, s.SnapshotAt)
 		return s.To(sandbox.Running)
 	})
+	if err != nil {
+		return sb, err
+	}
+	return running, nil
 }
 
 // stayPaused moves a resuming Sandbox back to paused and stops its Boot, if it exists.

@@ -60,6 +60,9 @@ type Config struct {
 	NodeGrace time.Duration
 	// SuspensionsEvery is the interval of polling the Suspensions; zero: 1 second.
 	SuspensionsEvery time.Duration
+	// DrainsEvery is the interval of checks for Nodes that drain, and for Sandboxes that are
+	// still on them; zero: 1 second.
+	DrainsEvery time.Duration
 	// LayerBytes bounds the total size of one Tenant's layers; zero: layers are
 	// unsupported.
 	LayerBytes int64
@@ -141,6 +144,7 @@ type Manager struct {
 	tails       tails
 	checkpoints checkpoints
 	suspended   suspended
+	copies      copies        // their map is guarded by mu
 	mendCh      chan struct{} // asks for reconciling soon, after a failure
 	// sweepCh asks for a sweep of unneeded Snapshots and Volumes.
 	sweepCh chan struct{}
@@ -154,6 +158,7 @@ type Manager struct {
 	leaving  map[string]chan struct{} // by Sandbox ID; closed once the Boot of the paused Sandbox is gone
 	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
+	drains   map[string]bool // Nodes that Sandboxes are to leave
 }
 
 var (
@@ -174,6 +179,9 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 	}
 	if cfg.SuspensionsEvery <= 0 {
 		cfg.SuspensionsEvery = time.Second
+	}
+	if cfg.DrainsEvery <= 0 {
+		cfg.DrainsEvery = time.Second
 	}
 	if cfg.NodeGrace <= 0 {
 		cfg.NodeGrace = 30 * time.Second
@@ -208,6 +216,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		idle:        newIdle(),
 		tails:       newTails(),
 		checkpoints: newCheckpoints(),
+		copies:      newCopies(),
 		mendCh:      make(chan struct{}, 1),
 		sweepCh:     make(chan struct{}, 1),
 		retainCh:    make(chan struct{}, 1),
@@ -216,12 +225,13 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		moving:      map[string]bool{},
 		leaving:     map[string]chan struct{}{},
 		held:        map[string]int{},
+		drains:      map[string]bool{},
 	}
 }
 
 // Run does the background work until ctx ends. It reconciles, makes checkpoints, and
 // counts traffic. It ends or pauses Sandboxes that are due, idle, or of suspended
-// Tenants. It deletes old Certificates, unneeded Snapshots, and Snapshots beyond a
+// Tenants, and moves those on Nodes that drain. It deletes old Certificates, unneeded Snapshots, and Snapshots beyond a
 // Retention. It leaves Sandboxes running. If a paused Sandbox's Boot is still being
 // stopped after lastStops, the next process stops it by Reconcile, because no record
 // names it.
@@ -236,6 +246,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepCheckpoints(ctx) })
 	g.Go(func() error { return m.keepTraffic(ctx) })
 	g.Go(func() error { return m.keepSuspended(ctx) })
+	g.Go(func() error { return m.keepDrained(ctx) })
 	defer m.awaitStops()
 	return g.Wait()
 }

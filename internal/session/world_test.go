@@ -500,6 +500,16 @@ func (p placed) Place(context.Context, string, sandbox.Shape) ([]string, error) 
 	return slices.Clone(p), nil
 }
 
+// PlaceElsewhere implements sandbox.Placement.
+func (p placed) PlaceElsewhere(_ context.Context, _ string, _ sandbox.Shape, node string) (string, error) {
+	for _, name := range p {
+		if name != node {
+			return name, nil
+		}
+	}
+	return "", sandbox.Errorf(sandbox.Exhausted, "no other node has room")
+}
+
 type images struct{}
 
 func (images) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
@@ -607,8 +617,8 @@ func (w *world) lease(node string, d time.Duration) {
 	}
 }
 
-// suspensionsEvery is longer than the default: days pass in some tests.
-const suspensionsEvery = time.Minute
+// suspensionsEvery and drainsEvery are longer than the default: days pass in some tests.
+const suspensionsEvery, drainsEvery = time.Minute, time.Minute
 
 func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 	var names placed
@@ -617,7 +627,7 @@ func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 	}
 	slices.Sort(names)
 	return session.New(store, n, names, images{}, session.Config{
-		Engine: "fake", SuspensionsEvery: suspensionsEvery, LayerBytes: layerRoom,
+		Engine: "fake", SuspensionsEvery: suspensionsEvery, DrainsEvery: drainsEvery, LayerBytes: layerRoom,
 		Imported:    &w.imported,
 		Event:       func(e sandbox.Event) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },

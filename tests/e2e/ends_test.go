@@ -147,12 +147,7 @@ func TestEndOfTheSuspended(t *testing.T) {
 	if err := s.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	mine, ops := s.Client(t, "mine"), s.Anyone(t)
-	var minted struct {
-		Token string `json:"access_token"`
-	}
-	ops.Must(t, "POST", "/api/v1/auth/token", rig.Body{"user_id": "ops", "role": "operator"}, &minted)
-	ops.Token = minted.Token
+	mine, ops := s.Client(t, "mine"), s.Operator(t)
 	id := create(t, mine, rig.Body{"on_timeout": "pause"}).ID
 	fill(1)
 	ops.Must(t, "PATCH", "/api/v1/tenants/dev:mine", rig.Body{"state": "suspended", "reason": "a test"}, nil)

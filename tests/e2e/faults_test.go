@@ -369,3 +369,93 @@ func TestClusterWire(t *testing.T) {
 		}
 	}
 }
+
+// nodeUse is the part of a node's records that tests read.
+type nodeUse struct {
+	Draining bool
+	Records  struct{ Running, Paused, Snapshots, Volumes int }
+}
+
+// A node drains under use: its sandboxes go on elsewhere with their memory, processes,
+// open terminals and files, and output arrives once. Then the other one drains back.
+func TestClusterDrain(t *testing.T) {
+	rig.LacksEarlier(t, "its nodes have no certified keys, and its gateways do not drain")
+	f := aCluster(t)
+	gateways := f.Gateways()
+	c, ops := gateways.Client(t, "drained"), gateways.Operator(t)
+	drain := func(node string, draining bool) {
+		t.Helper()
+		ops.Must(t, "PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
+	}
+	node := func(name string) (n nodeUse) {
+		t.Helper()
+		ops.Must(t, "GET", "/api/v1/nodes/"+name, nil, &n)
+		return n
+	}
+	t.Cleanup(func() { drain(rig.FleetHome, false); drain(rig.FleetNode, false) })
+	if n := node(rig.FleetHome).Records; n.Running > 0 || n.Paused > 0 {
+		t.Logf("%+v of other tests are on the node", n)
+	}
+
+	drain(rig.FleetNode, true) // so that all of them are on one node
+	var all []ticks
+	for range 6 {
+		all = append(all, newTicks(t, c, c.Create(t, rig.Body{"timeout_seconds": 900}).ID))
+	}
+	paused := c.Create(t, rig.Body{"timeout_seconds": 900, "on_timeout": "pause"}).ID
+	c.Run(t, paused, "python", "x = 40", nil)
+	c.Must(t, "POST", "/api/v1/sessions/"+paused+"/pause", nil, nil)
+	drain(rig.FleetNode, false)
+
+	// Lines that one command prints while its sandbox moves, both ways.
+	streamed := make(chan string, 1)
+	const lines = 150
+	exec := rig.Command(gateways.Bin, "exec", all[0].id, "--", "sh", "-c", fmt.Sprintf("for i in $(seq %d); do echo $i; sleep 0.2; done", lines))
+	exec.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+gateways.URL, "CLOUD_SANDBOX_API_KEY="+c.Token)
+	var stderr bytes.Buffer
+	exec.Stderr = &stderr
+	go func() {
+		out, err := exec.Output()
+		streamed <- fmt.Sprintf("%s%v", out, err)
+	}()
+	for _, leg := range []struct{ from, to string }{{rig.FleetHome, rig.FleetNode}, {rig.FleetNode, rig.FleetHome}} {
+		before := make([]int, len(all))
+		for i, s := range all {
+			before[i] = s.now(t)
+		}
+		drain(leg.from, true)
+		rig.Within(t, 3*rig.Patience, leg.from+" is empty", func() bool {
+			n := node(leg.from)
+			return n.Draining && n.Records.Running == 0 && n.Records.Paused == 0
+		})
+		for i, s := range all {
+			s.remembers(t)
+			rig.Within(t, rig.Patience, "its processes go on", func() bool { n, err := s.at(c.URL); return err == nil && n > before[i] })
+		}
+		drain(leg.from, false)
+	}
+	if got := c.Run(t, paused, "python", "print(x + 2)", nil); got.Stdout != "42\n" {
+		t.Errorf("the paused one: %s", got)
+	}
+	want := ""
+	for i := range lines {
+		want += fmt.Sprintln(i + 1)
+	}
+	if got := <-streamed; got != want+"<nil>" {
+		t.Errorf("the output of a command that moved: %q, %s", got, stderr.Bytes())
+	}
+	for _, s := range append(all, ticks{paused, c}) {
+		c.Must(t, "DELETE", "/api/v1/sessions/"+s.id, nil, nil)
+	}
+}
+
+// now waits for the number of ticks.
+func (s ticks) now(t testing.TB) (n int) {
+	t.Helper()
+	rig.Within(t, rig.Patience, "the port answers", func() (ok bool) {
+		var err error
+		n, err = s.at(s.c.URL)
+		return err == nil
+	})
+	return n
+}

@@ -15,12 +15,7 @@ import (
 func TestTenants(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{Pool: 1})
-	mine, other, ops := s.Client(t, "mine"), s.Client(t, "other"), s.Anyone(t)
-	var minted struct {
-		Token string `json:"access_token"`
-	}
-	ops.Must(t, "POST", "/api/v1/auth/token", rig.Body{"user_id": "ops", "role": "operator"}, &minted)
-	ops.Token = minted.Token
+	mine, other, ops := s.Client(t, "mine"), s.Client(t, "other"), s.Operator(t)
 	sb := mine.Create(t, rig.Body{"timeout_seconds": 600, "on_timeout": "end"})
 	mine.Run(t, sb.ID, "python", "x = 41", nil)
 	others := other.Acquire(t)

@@ -85,7 +85,7 @@ func New(t testing.TB, change ...func(*gateway.Config)) *Fixture {
 		Sandboxes: f.Sandboxes, Lifecycle: f.Sandboxes, Updates: f.Sandboxes, Snapshots: f.Sandboxes, SnapshotFiles: f.Sandboxes, Volumes: f.Sandboxes,
 		Boots: f.Nodes, Reports: f.Nodes, NodeVolumes: f.Nodes, VolumeFiles: f.Nodes,
 		Templates: f.Templates, TemplateBuilds: f.Templates, TemplateQuota: f.Templates, Tokens: f.Tokens, Dev: true,
-		NodeNames: func(context.Context) ([]string, error) { return []string{"n1"}, nil },
+		NodeNames: func(context.Context) ([]string, error) { return []string{"n1"}, nil }, NodeRecords: store,
 		NewGuest: func(_ string, dial execution.Dial) execution.Guest {
 			f.Guest.Lock()
 			defer f.Guest.Unlock()

@@ -64,14 +64,26 @@ var brief = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{D
 // Client returns a client of a Tenant named user.
 func (s *Server) Client(t testing.TB, user string) *Client {
 	t.Helper()
+	return s.clientAs(t, user, "user")
+}
+
+// Operator returns a client of an operator.
+func (s *Server) Operator(t testing.TB) *Client {
+	t.Helper()
+	return s.clientAs(t, "ops", "operator")
+}
+
+// clientAs is Client in a role.
+func (s *Server) clientAs(t testing.TB, user, role string) *Client {
+	t.Helper()
 	c := s.Anyone(t)
-	if c.Token = s.Key(t, user); c.Token != "" {
+	if c.Token = s.keyAs(t, user, role); c.Token != "" {
 		return c
 	}
 	var reply struct {
 		Token string `json:"access_token"`
 	}
-	c.Must(t, "POST", "/api/v1/auth/token", Body{"user_id": user, "role": "user"}, &reply)
+	c.Must(t, "POST", "/api/v1/auth/token", Body{"user_id": user, "role": role}, &reply)
 	c.Token = reply.Token
 	return c
 }
@@ -88,10 +100,16 @@ func (s *Server) Tenant(user string) string {
 // mode.
 func (s *Server) Key(t testing.TB, user string) string {
 	t.Helper()
+	return s.keyAs(t, user, "user")
+}
+
+// keyAs is Key in a role.
+func (s *Server) keyAs(t testing.TB, user, role string) string {
+	t.Helper()
 	if s.secret == "" {
 		return ""
 	}
-	cmd := Command(s.Bin, "token", "create", "--data", s.Data, "--tenant", user, "--user", user)
+	cmd := Command(s.Bin, "token", "create", "--data", s.Data, "--tenant", user, "--user", user, "--role", role)
 	cmd.Env = append(os.Environ(), "JWT_SECRET="+s.secret)
 	out, err := cmd.Output()
 	if err != nil {

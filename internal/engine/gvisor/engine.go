@@ -39,7 +39,10 @@ type Config struct {
 	PackAfter  time.Duration
 	// Spares is how many empty sentries may wait for the next starts.
 	Spares int
-	Log    *slog.Logger
+	// Revoked returns the newest list of revoked sentry hosts of the cluster, as JSON that
+	// its authority signed. Nil, or an empty list: none is known.
+	Revoked func() []byte
+	Log     *slog.Logger
 }
 
 const (

@@ -143,7 +143,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		saved, err := host.Import(ctx, sentryhost.ImportRequest{Name: name, Proof: proof}, out)
+		saved, err := host.Import(ctx, sentryhost.ImportRequest{Name: name, Proof: proof, Revoked: e.revoked()}, out)
 		out.Close()
 		answered <- answer{saved, err}
 	}()
@@ -160,6 +160,14 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 		return sandbox.Saved{}, sent
 	}
 	return sandbox.Saved{}, a.err
+}
+
+// revoked returns the list of revoked sentry hosts; nil: none is known.
+func (e *Engine) revoked() []byte {
+	if e.cfg.Revoked == nil {
+		return nil
+	}
+	return e.cfg.Revoked()
 }
 
 // forget deletes a state that may have been made after its request ended.

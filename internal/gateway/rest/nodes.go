@@ -1,11 +1,20 @@
 package rest
 
 import (
+	"context"
 	"net/http"
+	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
+
+// NodeRecords are the records of the Nodes. sandbox.NodeStore has it.
+type NodeRecords interface {
+	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
+	SetDraining(ctx context.Context, name string, draining bool) error
+	NodeUse(ctx context.Context, name string) (sandbox.NodeUse, error)
+}
 
 func nodeDetailsOf(n NodeState) v1.NodeDetails {
 	v := v1.NodeDetails{
@@ -21,20 +30,40 @@ func nodeDetailsOf(n NodeState) v1.NodeDetails {
 	return v
 }
 
+// nodes returns all Nodes by name, as they and their records report.
+func (a *API) nodes(ctx context.Context) ([]v1.NodeDetails, error) {
+	states, err := a.NodeStates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, err := a.NodeRecords.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	views := make([]v1.NodeDetails, len(states))
+	for i, n := range states {
+		v := nodeDetailsOf(n)
+		v.Draining = slices.ContainsFunc(records, func(r sandbox.NodeRecord) bool { return r.Name == n.Node && r.Draining })
+		use, err := a.NodeRecords.NodeUse(ctx, n.Node)
+		if err != nil {
+			return nil, err
+		}
+		v.Records = v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
+		views[i] = v
+	}
+	return views, nil
+}
+
 // ListNodes answers GET /api/v1/nodes.
 func (a *API) ListNodes(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	if _, err := query(r); err != nil {
 		return err
 	}
-	states, err := a.NodeStates(r.Context())
+	all, err := a.nodes(r.Context())
 	if err != nil {
 		return err
 	}
-	views := make([]v1.NodeDetails, len(states))
-	for i, n := range states {
-		views[i] = nodeDetailsOf(n)
-	}
-	return Reply(w, http.StatusOK, v1.Nodes{Nodes: views})
+	return Reply(w, http.StatusOK, v1.Nodes{Nodes: all})
 }
 
 // GetNode answers GET /api/v1/nodes/{name}.
@@ -42,14 +71,32 @@ func (a *API) GetNode(w http.ResponseWriter, r *http.Request, _ sandbox.Identity
 	if _, err := query(r); err != nil {
 		return err
 	}
-	states, err := a.NodeStates(r.Context())
+	return a.replyNode(w, r)
+}
+
+// ChangeNode answers PATCH /api/v1/nodes/{name}.
+func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	var body v1.NodeChange
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	if body.Draining != nil {
+		if err := a.NodeRecords.SetDraining(r.Context(), r.PathValue("name"), *body.Draining); err != nil {
+			return err
+		}
+	}
+	return a.replyNode(w, r)
+}
+
+// replyNode answers with the Node that the path names.
+func (a *API) replyNode(w http.ResponseWriter, r *http.Request) error {
+	all, err := a.nodes(r.Context())
 	if err != nil {
 		return err
 	}
-	for _, n := range states {
-		if n.Node == r.PathValue("name") {
-			return Reply(w, http.StatusOK, nodeDetailsOf(n))
-		}
+	i := slices.IndexFunc(all, func(n v1.NodeDetails) bool { return n.Name == r.PathValue("name") })
+	if i < 0 {
+		return sandbox.Errorf(sandbox.NotFound, "no such node")
 	}
-	return sandbox.Errorf(sandbox.NotFound, "no such node")
+	return Reply(w, http.StatusOK, all[i])
 }

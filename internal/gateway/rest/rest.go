@@ -29,6 +29,7 @@ type API struct {
 	Reports        sandbox.NodeReports
 	NodeVolumes    sandbox.NodeVolumes
 	NodeNames      func(context.Context) ([]string, error)
+	NodeRecords    NodeRecords
 	Guests         *execution.Guests
 	Executions     *execution.Service
 	Ports          Ports

@@ -2,6 +2,7 @@ package rest_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strconv"
@@ -238,6 +239,8 @@ func TestNodes(t *testing.T) {
 		Reasons   []string
 		Sandboxes int
 		Full      bool
+		Draining  bool
+		Records   struct{ Running int }
 		Host      *struct {
 			MemoryMB int64 `json:"memory_mb"`
 		}
@@ -251,10 +254,29 @@ func TestNodes(t *testing.T) {
 	if n := list.Nodes[0]; n.Full || n.Host == nil || n.Host.MemoryMB != 1<<20 {
 		t.Errorf("its host is %+v, full: %t", n.Host, n.Full)
 	}
+	change := func(name, body string) gatewaytest.Answer {
+		return f.With("PATCH", "/api/v1/nodes/"+name, body, "X-API-Key", operator)
+	}
+	if a := f.Do("PATCH", "/api/v1/nodes/n1", `{"draining":true}`); a.Status != 403 {
+		t.Errorf("a user is answered %d %s", a.Status, a.Body)
+	}
+	for body, status := range map[string]int{`{"draining":true}`: 404, `{"draining":"yes"}`: 400, `{"full":true}`: 400, `{}`: 404} {
+		if a := change("none", body); a.Status != status {
+			t.Errorf("%s is answered %d %s", body, a.Status, a.Body)
+		}
+	}
+	var one node
+	for _, draining := range []bool{true, false} {
+		change("n1", fmt.Sprintf(`{"draining":%t}`, draining)).Into(t, 200, &one)
+		see("/n1").Into(t, 200, &one)
+		if one.Draining != draining || one.Records.Running != 0 {
+			t.Errorf("it drains: %t, of %+v", draining, one)
+		}
+	}
 	f.Nodes.Lock()
 	f.Nodes.Silent = true
 	f.Nodes.Unlock()
-	var one node
+	one = node{}
 	see("/n1").Into(t, 200, &one)
 	if one.Ready || len(one.Reasons) != 1 || one.Host != nil {
 		t.Errorf("one that does not answer: %+v", one)

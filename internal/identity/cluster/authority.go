@@ -298,11 +298,17 @@ func (a *Authority) records(folder string) ([]Issued, error) {
 	return all, nil
 }
 
-// Revoke revokes every certificate of an identity, and its tokens, and returns the number
-// of certificates. The identity may join again with a new token.
+// Revoke revokes every certificate of an identity, its tokens, and for a node the keys of
+// its sentry hosts. It returns the number of certificates. The identity may join again with
+// a new token; a node then needs a new key of its sentry host.
 func (a *Authority) Revoke(id ID) (int, error) {
 	if err := a.dropTokens(id); err != nil {
 		return 0, err
+	}
+	if id.Role == Node {
+		if err := a.revokeHosts(id.Name); err != nil {
+			return 0, fmt.Errorf("revoke the key of the sentry host: %w", err)
+		}
 	}
 	n := 0
 	for { // again after changes: a renewal in progress may have added one

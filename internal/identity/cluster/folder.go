@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 )
 
 // Files of an identity's folder. The first three have the names of a Secret of Kubernetes
@@ -153,6 +154,8 @@ type issued struct {
 	Certificate []byte `json:"certificate"` // PEM
 	CA          []byte `json:"ca"`          // PEM
 	CRL         []byte `json:"crl"`         // PEM
+	// Host certifies the sentry host of a node that joined; nil: not asked for.
+	Host *installation.Membership `json:"sentry_host,omitempty"`
 }
 
 // writeFolder makes the folder of a new identity, which only uid may enter.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -25,6 +26,8 @@ const (
 	joinPath  = "/v1/join"  // for a token
 	renewPath = "/v1/renew" // for the current certificate
 	crlPath   = "/v1/crl"
+	// revokedHostsPath is the list of revoked sentry hosts.
+	revokedHostsPath = "/v1/revoked-hosts"
 )
 
 const (
@@ -41,6 +44,8 @@ const (
 type joinRequest struct {
 	Secret string `json:"secret,omitempty"`
 	CSR    []byte `json:"csr"` // DER; only its key counts
+	// Host asks for a certificate of the sentry host too; only for a node that joins.
+	Host *hostRequest `json:"sentry_host,omitempty"`
 }
 
 // refusalBody is the body of an error.
@@ -97,6 +102,7 @@ func (j *Joins) Run(ctx context.Context, ln net.Listener) error {
 	mux.HandleFunc("POST "+joinPath, j.answer(j.join))
 	mux.HandleFunc("POST "+renewPath, j.answer(j.renew))
 	mux.HandleFunc("GET "+crlPath, j.crl)
+	mux.HandleFunc("GET "+revokedHostsPath, j.revokedHosts)
 	srv := &http.Server{
 		Handler: mux, ReadTimeout: callLimit, WriteTimeout: callLimit, IdleTimeout: 2 * callLimit, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(j.log.Handler(), slog.LevelDebug),
@@ -164,7 +170,16 @@ func (j *Joins) join(_ *http.Request, req joinRequest) (ID, issued, error) {
 	if err != nil {
 		return id, issued{}, refused{fmt.Errorf("the request for a certificate: %w", err)}
 	}
+	var host *installation.Membership
+	if req.Host != nil && id.Role == Node {
+		m, err := j.authority.certifyHost(id.Name, *req.Host, req.CSR)
+		if err != nil {
+			return id, issued{}, err
+		}
+		host = &m
+	}
 	of, err := j.authority.issue(id, public, j.life)
+	of.Host = host
 	return id, of, err
 }
 
@@ -213,6 +228,17 @@ func (j *Joins) crl(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/pkix-crl")
 	_, _ = w.Write(crl) // the client may be gone
+}
+
+func (j *Joins) revokedHosts(w http.ResponseWriter, _ *http.Request) {
+	list, err := j.authority.RevokedHosts()
+	if err != nil {
+		j.log.Error("making the list of revoked sentry hosts failed", telemetry.KeyError, err.Error())
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(list) // the client may be gone
 }
 
 // isAuthority checks that the other end is the process that answers joins of a cluster.
@@ -266,15 +292,21 @@ func ask(ctx context.Context, address, method, path string, secure *tls.Config, 
 
 // Join makes a key, gets a certificate for it with a token, and writes both into a
 // folder that belongs to uid. It sends the token only to the authority with the token's
-// fingerprint.
-func Join(ctx context.Context, t JoinToken, dir string, uid int) error {
+// fingerprint. For a node, it also has the key of the sentry host certified, whose Keys are
+// own; nil: not.
+func Join(ctx context.Context, t JoinToken, dir string, uid int, own *installation.Keys) (Joined, error) {
 	key, text, err := newKey()
 	if err != nil {
-		return err
+		return Joined{}, err
 	}
-	csr, err := request(key)
-	if err != nil {
-		return err
+	req := joinRequest{Secret: t.Secret}
+	if req.CSR, err = request(key); err != nil {
+		return Joined{}, err
+	}
+	if own != nil && t.Role == Node {
+		if req.Host, err = newHostRequest(own, req.CSR); err != nil {
+			return Joined{}, fmt.Errorf("the key of the sentry host: %w", err)
+		}
 	}
 	var authority *x509.Certificate
 	secure := &tls.Config{
@@ -293,18 +325,22 @@ func Join(ctx context.Context, t JoinToken, dir string, uid int) error {
 			return isAuthority(s.PeerCertificates, roots, t.Cluster)
 		},
 	}
-	raw, err := ask(ctx, t.Address, http.MethodPost, joinPath, secure, joinRequest{Secret: t.Secret, CSR: csr})
+	raw, err := ask(ctx, t.Address, http.MethodPost, joinPath, secure, req)
 	if err != nil {
-		return err
+		return Joined{}, err
 	}
 	var of issued
 	if err := json.Unmarshal(raw, &of); err != nil {
-		return fmt.Errorf("the authority's answer: %w", err)
+		return Joined{}, fmt.Errorf("the authority's answer: %w", err)
 	}
 	if err := checkIssued(of, text, t.ID(), authority); err != nil {
-		return err
+		return Joined{}, err
 	}
-	return writeFolder(dir, uid, text, of, t.Address)
+	joined, err := enlist(own, of.Host)
+	if err != nil {
+		return Joined{}, err
+	}
+	return joined, writeFolder(dir, uid, text, of, t.Address)
 }
 
 // checkIssued checks that an answer is the requested identity.

@@ -72,7 +72,7 @@ func (w *world) token(t testing.TB, role, name string) JoinToken {
 func (w *world) join(t testing.TB, role, name string) *Identity {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "deep", "identity")
-	if err := Join(t.Context(), w.token(t, role, name), dir, os.Geteuid()); err != nil {
+	if _, err := Join(t.Context(), w.token(t, role, name), dir, os.Geteuid(), nil); err != nil {
 		t.Fatal(err)
 	}
 	return open(t, dir)
@@ -153,7 +153,7 @@ func TestTokens(t *testing.T) {
 	for range 10 {
 		dir := filepath.Join(t.TempDir(), "identity")
 		all.Go(func() {
-			switch err := Join(t.Context(), token, dir, os.Geteuid()); {
+			switch _, err := Join(t.Context(), token, dir, os.Geteuid(), nil); {
 			case err == nil:
 				joined.Add(1)
 			case err.Error() != errToken.Error():
@@ -174,19 +174,19 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Join(t.Context(), old, t.TempDir(), os.Geteuid()); err == nil || err.Error() != errToken.Error() {
+	if _, err := Join(t.Context(), old, t.TempDir(), os.Geteuid(), nil); err == nil || err.Error() != errToken.Error() {
 		t.Errorf("an expired token: %v", err)
 	}
 	made := token
 	made.Secret = "x"
-	if err := Join(t.Context(), made, t.TempDir(), os.Geteuid()); err == nil || err.Error() != errToken.Error() {
+	if _, err := Join(t.Context(), made, t.TempDir(), os.Geteuid(), nil); err == nil || err.Error() != errToken.Error() {
 		t.Errorf("a made up token: %v", err)
 	}
 	// The holder of a token cannot choose an identity.
 	forged := w.token(t, Node, "n")
 	forged.Role, forged.Name = Gateway, "g2"
 	dir := t.TempDir()
-	if err := Join(t.Context(), forged, dir, os.Geteuid()); err == nil || !strings.Contains(err.Error(), "node/n instead of") {
+	if _, err := Join(t.Context(), forged, dir, os.Geteuid(), nil); err == nil || !strings.Contains(err.Error(), "node/n instead of") {
 		t.Errorf("a token for another identity: %v", err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
@@ -212,7 +212,7 @@ func TestJoinsTrustOneAuthority(t *testing.T) {
 	w, other := found(t, 0), found(t, 0)
 	token := w.token(t, Node, "n")
 	token.Address = other.Address()
-	if err := Join(t.Context(), token, t.TempDir(), os.Geteuid()); err == nil || !strings.Contains(err.Error(), "fingerprint differs") {
+	if _, err := Join(t.Context(), token, t.TempDir(), os.Geteuid(), nil); err == nil || !strings.Contains(err.Error(), "fingerprint differs") {
 		t.Errorf("another authority: %v", err)
 	}
 	// A role of the cluster is no authority, although the authority signed its certificate.
@@ -221,11 +221,11 @@ func TestJoinsTrustOneAuthority(t *testing.T) {
 	pair.Certificate = append(pair.Certificate, w.cert.Raw)
 	address, _ := listen(t, &tls.Config{Certificates: []tls.Certificate{pair}})
 	token.Address = address
-	if err := Join(t.Context(), token, t.TempDir(), os.Geteuid()); err == nil || !strings.Contains(err.Error(), "instead of the authority") {
+	if _, err := Join(t.Context(), token, t.TempDir(), os.Geteuid(), nil); err == nil || !strings.Contains(err.Error(), "instead of the authority") {
 		t.Errorf("a node as the authority: %v", err)
 	}
 	token.Address = w.Address()
-	if err := Join(t.Context(), token, filepath.Join(t.TempDir(), "identity"), os.Geteuid()); err != nil {
+	if _, err := Join(t.Context(), token, filepath.Join(t.TempDir(), "identity"), os.Geteuid(), nil); err != nil {
 		t.Errorf("the token was used up by another: %v", err)
 	}
 }
@@ -343,7 +343,7 @@ func TestRevoke(t *testing.T) {
 	if err := gateway.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "is revoked") {
 		t.Errorf("a revoked certificate is renewed: %v", err)
 	}
-	if err := Join(t.Context(), unused, t.TempDir(), os.Geteuid()); err == nil || err.Error() != errToken.Error() {
+	if _, err := Join(t.Context(), unused, t.TempDir(), os.Geteuid(), nil); err == nil || err.Error() != errToken.Error() {
 		t.Errorf("a token from before: %v", err)
 	}
 	for _, i := range must(w.Issued())(t) {

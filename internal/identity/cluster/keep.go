@@ -71,11 +71,14 @@ func (k *keeper) readCRL(ctx context.Context, now time.Time) {
 	}
 	k.crlAt = now
 	changed, err := k.fetchCRL(ctx)
+	if err == nil {
+		err = k.fetchRevokedHosts(ctx)
+	}
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil && !k.away {
-		k.log.Warn("reading the list of revoked certificates failed; the last one stays in use", telemetry.KeyError, err.Error())
+		k.log.Warn("reading the lists of revoked keys failed; the last ones stay in use", telemetry.KeyError, err.Error())
 	}
 	k.away = err != nil
 	if changed {

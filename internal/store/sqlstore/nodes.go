@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -27,6 +28,7 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("epoch", &n.Epoch)
 	c.add("version", &n.Version)
 	c.add("version_until", (*moment)(&n.versionUntil))
+	c.add("draining", &n.Draining)
 	c.compute(clockName, &n.clock)
 })
 
@@ -67,7 +69,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
-		row.versionUntil = row.until
+		row.versionUntil, row.Draining = row.until, old.Draining
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})
@@ -76,6 +78,34 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 	}
 	row.LeaseLeft = life
 	return row.NodeRecord, nil
+}
+
+// nodeUseText counts what NodeUse has, in the order of its fields; ?1 is the Node. The index
+// of Sandboxes that have not ended needs that condition.
+const nodeUseText = `SELECT
+	(SELECT count(*) FROM sandboxes WHERE boot_node = ?1 AND state <> 'ended' AND state <> 'paused'),
+	(SELECT count(*) FROM sandboxes JOIN snapshots ON snapshots.id = sandboxes.snapshot WHERE snapshots.node = ?1 AND sandboxes.state <> 'ended' AND sandboxes.state = 'paused'),
+	(SELECT count(*) FROM snapshots WHERE node = ?1 AND kept AND state = 'ready' AND layer = ''),
+	(SELECT count(*) FROM volumes WHERE node = ?1 AND state = 'ready')`
+
+// SetDraining implements sandbox.NodeStore.
+func (s *Store) SetDraining(ctx context.Context, name string, draining bool) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		result, err := st.drainNode.Exec(draining, name)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 0 {
+			return cmp.Or(err, error(sandbox.Errorf(sandbox.NotFound, "no such node")))
+		}
+		return nil
+	})
+}
+
+// NodeUse implements sandbox.NodeStore.
+func (s *Store) NodeUse(ctx context.Context, name string) (u sandbox.NodeUse, err error) {
+	err = s.query.nodeUse.QueryRowContext(ctx, name).Scan(&u.Running, &u.Paused, &u.Snapshots, &u.Volumes)
+	return u, classify(err)
 }
 
 // RetireNodes implements sandbox.NodeStore.

@@ -121,6 +121,7 @@ type statements struct {
 	exists                         *sql.Stmt
 	deleteEnded, deleteRefused     *sql.Stmt
 	keepNode, nodeNow, retireNodes *sql.Stmt
+	drainNode                      *sql.Stmt
 	leaderStatements
 	signingStatements
 	keyStatements
@@ -152,6 +153,7 @@ func (s *statements) all(d *dialect) []prepared {
 		{&s.keepNode, keepNode.text},
 		{&s.nodeNow, d.clocked(nodeTable.record + `WHERE name = ?`)},
 		{&s.retireNodes, retireNodesText},
+		{&s.drainNode, `UPDATE nodes SET draining = ? WHERE name = ?`},
 	})
 }
 
@@ -178,6 +180,7 @@ type queries struct {
 	notEnded, due, next *sql.Stmt
 	byIDs               *sql.Stmt
 	nodes, leader       *sql.Stmt
+	nodeUse             *sql.Stmt
 	signingQueries
 	keyQueries
 	secretQueries
@@ -205,6 +208,7 @@ func (q *queries) all(d *dialect) []prepared {
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
 		{&q.nodes, d.clocked(nodeTable.record + `ORDER BY name`)},
 		{&q.leader, d.clocked(leaderOfText)},
+		{&q.nodeUse, nodeUseText},
 	})
 }
 

@@ -70,6 +70,7 @@ var (
 		{"old certificates are deleted", deleteEnded},
 		{"leases are renewed", leases},
 		{"nodes that nothing is on are retired", retiring},
+		{"what is on a node", nodeUse},
 		{"a role has one leader", leading},
 		{"a former leader writes nothing", formerLeader},
 	}
@@ -680,10 +681,65 @@ func leases(t *testing.T, st sandbox.Store) {
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2) // another holder's lease, which expired
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 3) // its own lease, which expired
 
-	renew(sandbox.NodeRecord{Name: "b", Holder: "1"}, time.Hour, 1) // a program that reports no version
+	codetest.Want(t, "draining an unknown node", st.SetDraining(ctx, "none", true), sandbox.NotFound)
+	for _, draining := range []bool{true, true, false, true} {
+		if err := st.SetDraining(ctx, "b", draining); err != nil {
+			t.Fatal(err)
+		}
+		b = renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: draining}, time.Hour, 1)
+		got, err = st.Nodes(ctx)
+		if err != nil || len(got) != 2 || got[0].Draining || got[1].Draining != draining {
+			t.Errorf("Nodes = %+v, %v, want draining %v", got, err, draining)
+		}
+	}
+	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: true}, time.Hour, 1) // a program that reports no version
 	got, err = st.Nodes(ctx)
 	if err != nil || len(got) != 2 || got[1].Version != "" {
 		t.Errorf("Nodes = %+v, %v, want no version", got, err)
+	}
+}
+
+// nodeUse counts the records that name a node.
+func nodeUse(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	on := func(tenant sandbox.TenantID, node string) sandbox.Sandbox {
+		sb := sample(tenant)
+		sb.Boot.Node = node
+		return insert(t, st, sb)
+	}
+	saved := func(of sandbox.Sandbox, node string, change func(*sandbox.Snapshot)) sandbox.Snapshot {
+		snap := snapshot(of.Tenant, of.ID)
+		snap.Node, snap.State, snap.Kept = node, sandbox.SnapshotReady, false
+		change(&snap)
+		made, err := st.InsertSnapshot(ctx, snap)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	on("t", "a")
+	on("u", "a")
+	end(t, st, on("t", "a"), epoch)
+	paused := on("t", "b")
+	paused.State, paused.Boot.ID, paused.Snapshot = sandbox.Paused, "", saved(paused, "a", func(*sandbox.Snapshot) {}).ID
+	if _, err := st.UpdateSandbox(ctx, paused); err != nil {
+		t.Fatal(err)
+	}
+	saved(paused, "a", func(s *sandbox.Snapshot) { s.Kept = true })
+	saved(paused, "a", func(s *sandbox.Snapshot) { s.Kept, s.State = true, sandbox.SnapshotSaving })
+	saved(paused, "b", func(s *sandbox.Snapshot) { s.Kept = true })
+	for i, state := range []sandbox.VolumeState{sandbox.VolumeReady, sandbox.VolumeCreating} {
+		v := sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: fmt.Sprint("v", i), State: state, Node: "a", MaxBytes: 1, CreatedAt: epoch}
+		if _, err := st.InsertVolume(ctx, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for node, want := range map[string]sandbox.NodeUse{
+		"a": {Running: 2, Paused: 1, Snapshots: 1, Volumes: 1}, "b": {Snapshots: 1}, "none": {},
+	} {
+		if got, err := st.NodeUse(ctx, node); err != nil || got != want {
+			t.Errorf("NodeUse of %s = %+v, %v, want %+v", node, got, err, want)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 )
 
 // Version of the protocol. A server answers hello for its own version and the previous
@@ -123,6 +124,8 @@ type Proof struct {
 	Sums      [][]byte `json:"sums"`     // SHA-256 of each of its files, in the Manifest's order
 	Key       string   `json:"key"`      // public key of the installation
 	Signature []byte   `json:"signature"`
+	// Certificate is the cluster's for Key; nil: the installation is in no cluster.
+	Certificate *installation.Certificate `json:"certificate,omitempty"`
 	// ImageBytes is the length of the image that is sent too; zero: no image. The image
 	// needs no signature: the signed Manifest names it by its hash.
 	ImageBytes int64 `json:"image_bytes,omitempty"`
@@ -144,6 +147,9 @@ func (p Proof) Statement() []byte {
 type ImportRequest struct {
 	Name  string `json:"name"`
 	Proof Proof  `json:"proof"`
+	// Revoked is the newest list of revoked sentry hosts that the server has, as their
+	// cluster's authority signed it; empty: none.
+	Revoked []byte `json:"revoked,omitempty"`
 }
 
 // ImportEnd is the last byte of the pipe; it means that the sender succeeded.

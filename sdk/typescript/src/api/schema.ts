@@ -750,7 +750,13 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Drain a node, or end that
+         * @description For operators. A node that drains takes no new sandboxes. Its sandboxes move to other nodes with their memory,
+         *     and requests to them wait meanwhile. While no other node has room, they keep running where they are. Sandboxes
+         *     with volumes, volumes and kept snapshots stay. `records` says what is left.
+         */
+        patch: operations["changeNode"];
         trace?: never;
     };
     "/api/v1/sessions/{id}/network/log": {
@@ -3385,7 +3391,19 @@ export interface components {
             full: boolean;
             /** @description The expected wait of one more start. */
             wait_seconds: number;
+            /** @description It takes no new sandboxes, and its sandboxes move to other nodes. */
+            draining: boolean;
             pools: components["schemas"]["Pool"][];
+            /** @description The numbers of records of all tenants that are on the node. */
+            records: {
+                /** @description Sandboxes that have not ended and are not paused. */
+                running: number;
+                /** @description Sandboxes that are paused on the node. */
+                paused: number;
+                /** @description Kept snapshots. */
+                snapshots: number;
+                volumes: number;
+            };
         };
         /** @description The memory and the disk of the node's host. Absent if they are not known. */
         Host: {
@@ -6563,7 +6581,14 @@ export interface operations {
                      *           },
                      *           "full": false,
                      *           "wait_seconds": 0,
-                     *           "pools": []
+                     *           "draining": false,
+                     *           "pools": [],
+                     *           "records": {
+                     *             "running": 12,
+                     *             "paused": 30,
+                     *             "snapshots": 4,
+                     *             "volumes": 1
+                     *           }
                      *         }
                      *       ]
                      *     }
@@ -6612,7 +6637,78 @@ export interface operations {
                      *       },
                      *       "full": false,
                      *       "wait_seconds": 0,
-                     *       "pools": []
+                     *       "draining": false,
+                     *       "pools": [],
+                     *       "records": {
+                     *         "running": 12,
+                     *         "paused": 30,
+                     *         "snapshots": 4,
+                     *         "volumes": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NodeDetails"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    changeNode: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example local */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "draining": true
+                 *     }
+                 */
+                "application/json": {
+                    /** @description Also after the node restarts. */
+                    draining?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description The node. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "local",
+                     *       "engine": "gvisor",
+                     *       "version": "release-20260615.0",
+                     *       "build": "b8d2f231ef350168",
+                     *       "pause": true,
+                     *       "ready": true,
+                     *       "reasons": [],
+                     *       "sandboxes": 12,
+                     *       "host": {
+                     *         "memory_mb": 24105,
+                     *         "memory_free_mb": 18210,
+                     *         "disk_mb": 258048,
+                     *         "disk_free_mb": 201344
+                     *       },
+                     *       "full": false,
+                     *       "wait_seconds": 0,
+                     *       "draining": false,
+                     *       "pools": [],
+                     *       "records": {
+                     *         "running": 12,
+                     *         "paused": 30,
+                     *         "snapshots": 4,
+                     *         "volumes": 1
+                     *       }
                      *     }
                      */
                     "application/json": components["schemas"]["NodeDetails"];

@@ -120,6 +120,110 @@ func (x *PlaceResponse) GetNodes() []string {
 	return nil
 }
 
+type PlaceElsewhereRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	Shape         *v1.Shape              `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceElsewhereRequest) Reset() {
+	*x = PlaceElsewhereRequest{}
+	mi := &file_cloudsandbox_scheduler_v1_scheduler_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceElsewhereRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceElsewhereRequest) ProtoMessage() {}
+
+func (x *PlaceElsewhereRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_scheduler_v1_scheduler_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceElsewhereRequest.ProtoReflect.Descriptor instead.
+func (*PlaceElsewhereRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PlaceElsewhereRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *PlaceElsewhereRequest) GetShape() *v1.Shape {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
+}
+
+func (x *PlaceElsewhereRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type PlaceElsewhereResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceElsewhereResponse) Reset() {
+	*x = PlaceElsewhereResponse{}
+	mi := &file_cloudsandbox_scheduler_v1_scheduler_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceElsewhereResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceElsewhereResponse) ProtoMessage() {}
+
+func (x *PlaceElsewhereResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_scheduler_v1_scheduler_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceElsewhereResponse.ProtoReflect.Descriptor instead.
+func (*PlaceElsewhereResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PlaceElsewhereResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 var File_cloudsandbox_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_scheduler_v1_scheduler_proto_rawDesc = "" +
@@ -129,9 +233,16 @@ const file_cloudsandbox_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x124\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\"%\n" +
 	"\rPlaceResponse\x12\x14\n" +
-	"\x05nodes\x18\x01 \x03(\tR\x05nodes2n\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"w\n" +
+	"\x15PlaceElsewhereRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x124\n" +
+	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\",\n" +
+	"\x16PlaceElsewhereResponse\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node2\xe5\x01\n" +
 	"\x10SchedulerService\x12Z\n" +
-	"\x05Place\x12'.cloudsandbox.scheduler.v1.PlaceRequest\x1a(.cloudsandbox.scheduler.v1.PlaceResponseBVZTgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/scheduler/v1;schedulerv1b\x06proto3"
+	"\x05Place\x12'.cloudsandbox.scheduler.v1.PlaceRequest\x1a(.cloudsandbox.scheduler.v1.PlaceResponse\x12u\n" +
+	"\x0ePlaceElsewhere\x120.cloudsandbox.scheduler.v1.PlaceElsewhereRequest\x1a1.cloudsandbox.scheduler.v1.PlaceElsewhereResponseBVZTgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/scheduler/v1;schedulerv1b\x06proto3"
 
 var (
 	file_cloudsandbox_scheduler_v1_scheduler_proto_rawDescOnce sync.Once
@@ -145,21 +256,26 @@ func file_cloudsandbox_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_scheduler_v1_scheduler_proto_rawDescData
 }
 
-var file_cloudsandbox_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_cloudsandbox_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_cloudsandbox_scheduler_v1_scheduler_proto_goTypes = []any{
-	(*PlaceRequest)(nil),  // 0: cloudsandbox.scheduler.v1.PlaceRequest
-	(*PlaceResponse)(nil), // 1: cloudsandbox.scheduler.v1.PlaceResponse
-	(*v1.Shape)(nil),      // 2: cloudsandbox.session.v1.Shape
+	(*PlaceRequest)(nil),           // 0: cloudsandbox.scheduler.v1.PlaceRequest
+	(*PlaceResponse)(nil),          // 1: cloudsandbox.scheduler.v1.PlaceResponse
+	(*PlaceElsewhereRequest)(nil),  // 2: cloudsandbox.scheduler.v1.PlaceElsewhereRequest
+	(*PlaceElsewhereResponse)(nil), // 3: cloudsandbox.scheduler.v1.PlaceElsewhereResponse
+	(*v1.Shape)(nil),               // 4: cloudsandbox.session.v1.Shape
 }
 var file_cloudsandbox_scheduler_v1_scheduler_proto_depIdxs = []int32{
-	2, // 0: cloudsandbox.scheduler.v1.PlaceRequest.shape:type_name -> cloudsandbox.session.v1.Shape
-	0, // 1: cloudsandbox.scheduler.v1.SchedulerService.Place:input_type -> cloudsandbox.scheduler.v1.PlaceRequest
-	1, // 2: cloudsandbox.scheduler.v1.SchedulerService.Place:output_type -> cloudsandbox.scheduler.v1.PlaceResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	4, // 0: cloudsandbox.scheduler.v1.PlaceRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	4, // 1: cloudsandbox.scheduler.v1.PlaceElsewhereRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	0, // 2: cloudsandbox.scheduler.v1.SchedulerService.Place:input_type -> cloudsandbox.scheduler.v1.PlaceRequest
+	2, // 3: cloudsandbox.scheduler.v1.SchedulerService.PlaceElsewhere:input_type -> cloudsandbox.scheduler.v1.PlaceElsewhereRequest
+	1, // 4: cloudsandbox.scheduler.v1.SchedulerService.Place:output_type -> cloudsandbox.scheduler.v1.PlaceResponse
+	3, // 5: cloudsandbox.scheduler.v1.SchedulerService.PlaceElsewhere:output_type -> cloudsandbox.scheduler.v1.PlaceElsewhereResponse
+	4, // [4:6] is the sub-list for method output_type
+	2, // [2:4] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_scheduler_v1_scheduler_proto_init() }
@@ -173,7 +289,7 @@ func file_cloudsandbox_scheduler_v1_scheduler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_scheduler_v1_scheduler_proto_rawDesc), len(file_cloudsandbox_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,8 +25,9 @@ import (
 )
 
 // A sentry trusts the state that it restores: the writer of a saved state controls the
-// sentry. So a state from outside is taken only when it is signed by the sentry host of
-// an installation that this one trusts. The server, which carries it, cannot forge one.
+// sentry. So a state from outside is taken only when it is signed by a sentry host of this
+// cluster, or of an installation that this one trusts. The server, which carries it, cannot
+// forge one.
 
 // export returns the Proof of a state, and its files open for reading.
 func (h *Host) export(ctx context.Context, r sentryhost.ExportRequest) (any, []*os.File, error) {
@@ -101,6 +102,10 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 		return p, nil, err
 	}
 	p.Signature, p.Key = signature, by.String()
+	if p.Certificate, err = h.keys.Certificate(); err != nil {
+		closeAll(files)
+		return p, nil, err
+	}
 	return p, files, nil
 }
 
@@ -164,12 +169,8 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 	if err != nil || !key.Verify(r.Proof.Statement(), r.Proof.Signature) {
 		return nil, notExported(errors.Join(err, errors.New("its signature is wrong")))
 	}
-	trusted, err := h.keys.Trusts(key)
-	if err != nil {
+	if err := h.trusts(key, r); err != nil {
 		return nil, err
-	}
-	if !trusted {
-		return nil, sandbox.Errorf(sandbox.Denied, "the snapshot comes from the installation %s, which this server does not trust: its operator can add it with `cloud-sandbox trust add`", key)
 	}
 	m := new(sentryhost.Manifest)
 	if err := json.Unmarshal(r.Proof.Manifest, m); err != nil || len(r.Proof.Manifest) > maxManifest {
@@ -190,6 +191,26 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 		err = h.canStart(m)
 	}
 	return m, err // so that a later start does not fail
+}
+
+// trusts returns Denied unless the states that key signed are taken.
+func (h *Host) trusts(key installation.Key, r sentryhost.ImportRequest) error {
+	if len(r.Revoked) > 0 {
+		if err := h.keys.UpdateRevocations(r.Revoked); err != nil {
+			return sandbox.Errorf(sandbox.Denied, "this server cannot tell which nodes of its cluster are revoked").WithCause(err)
+		}
+	}
+	trusted, err := h.keys.Trusts(key)
+	if err == nil && !trusted {
+		trusted, err = h.keys.TrustsMember(key, r.Proof.Certificate)
+	}
+	if err != nil {
+		return err
+	}
+	if !trusted {
+		return sandbox.Errorf(sandbox.Denied, "the snapshot comes from the installation %s, which this server does not trust: its operator can add it with `cloud-sandbox trust add`", key)
+	}
+	return nil
 }
 
 func notExported(cause error) error {

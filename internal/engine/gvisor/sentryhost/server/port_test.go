@@ -65,8 +65,9 @@ func stateOfPages(t *testing.T, h *Host, memory bool, image string, n int) strin
 
 // carriedState is a state in transfer.
 type carriedState struct {
-	proof sentryhost.Proof
-	bytes []byte
+	proof   sentryhost.Proof
+	bytes   []byte
+	revoked []byte // list of revoked sentry hosts, as the server passes it on
 }
 
 func exported(t *testing.T, h *Host, name string) carriedState {
@@ -103,7 +104,7 @@ func (s carriedState) give(t *testing.T, h *Host, name, end string) (sandbox.Sav
 		_, _ = in.Write(append(bytes.Clone(s.bytes), end...)) // the import may fail earlier
 		in.Close()
 	}()
-	saved, err := h.take(t.Context(), sentryhost.ImportRequest{Name: name, Proof: s.proof}, &fdrpc.Request{Files: []*os.File{out}})
+	saved, err := h.take(t.Context(), sentryhost.ImportRequest{Name: name, Proof: s.proof, Revoked: s.revoked}, &fdrpc.Request{Files: []*os.File{out}})
 	<-sent
 	return saved, err
 }
@@ -173,9 +174,9 @@ func TestTakeWithImage(t *testing.T) {
 	if s.proof.ImageBytes != int64(len(content)) {
 		t.Fatalf("the image has %d bytes, not %d", s.proof.ImageBytes, len(content))
 	}
-	changed := carriedState{s.proof, bytes.Clone(s.bytes)}
+	changed := carriedState{proof: s.proof, bytes: bytes.Clone(s.bytes)}
 	changed.bytes[17] ^= 1
-	shorter := carriedState{s.proof, s.bytes}
+	shorter := carriedState{proof: s.proof, bytes: s.bytes}
 	shorter.proof.ImageBytes--
 	for what, tt := range map[string]struct {
 		s    carriedState
@@ -184,10 +185,10 @@ func TestTakeWithImage(t *testing.T) {
 	}{
 		"a changed image":  {changed, good, sandbox.Invalid},
 		"another length":   {shorter, good, sandbox.Invalid},
-		"a negative one":   {carriedState{withImage(s.proof, -1), s.bytes}, good, sandbox.Invalid},
-		"a huge one":       {carriedState{withImage(s.proof, 1<<60), s.bytes}, good, sandbox.Invalid},
-		"more than fits":   {carriedState{withImage(s.proof, maxImage), s.bytes}, good, sandbox.Exhausted},
-		"an image cut off": {carriedState{s.proof, s.bytes[:100]}, "", sandbox.Invalid},
+		"a negative one":   {carriedState{proof: withImage(s.proof, -1), bytes: s.bytes}, good, sandbox.Invalid},
+		"a huge one":       {carriedState{proof: withImage(s.proof, 1<<60), bytes: s.bytes}, good, sandbox.Invalid},
+		"more than fits":   {carriedState{proof: withImage(s.proof, maxImage), bytes: s.bytes}, good, sandbox.Exhausted},
+		"an image cut off": {carriedState{proof: s.proof, bytes: s.bytes[:100]}, "", sandbox.Invalid},
 	} {
 		if _, err := tt.s.give(t, to, sandbox.NewSnapshotID(), tt.end); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %s", what, err, tt.want)
@@ -252,10 +253,10 @@ func TestTakeRefuses(t *testing.T) {
 		"no end":      {func() carriedState { return base }, "", sandbox.Invalid},
 		"another end": {func() carriedState { return base }, "x", sandbox.Invalid},
 		"more":        {func() carriedState { return base }, good + good, sandbox.Invalid},
-		"less":        {func() carriedState { return carriedState{base.proof, base.bytes[:len(base.bytes)-1]} }, good, sandbox.Invalid},
-		"nothing":     {func() carriedState { return carriedState{base.proof, nil} }, "", sandbox.Invalid},
+		"less":        {func() carriedState { return carriedState{proof: base.proof, bytes: base.bytes[:len(base.bytes)-1]} }, good, sandbox.Invalid},
+		"nothing":     {func() carriedState { return carriedState{proof: base.proof} }, "", sandbox.Invalid},
 		"something else": {func() carriedState {
-			return carriedState{base.proof, bytes.Map(func(r rune) rune { return r + 1 }, base.bytes)}
+			return carriedState{proof: base.proof, bytes: bytes.Map(func(r rune) rune { return r + 1 }, base.bytes)}
 		}, good, sandbox.Invalid},
 		"no proof":        {func() carriedState { return carriedState{bytes: base.bytes} }, good, sandbox.Invalid},
 		"another key":     {func() carriedState { return resigned(t, base, stranger) }, good, sandbox.Denied},
@@ -297,4 +298,45 @@ func resigned(t *testing.T, s carriedState, by *installation.Keys) carriedState 
 	must(t, err)
 	s.proof.Signature, s.proof.Key = signature, key.String()
 	return s
+}
+
+// What a sentry host of the same cluster signed is taken until its key is revoked.
+func TestTakeFromTheCluster(t *testing.T) {
+	authority := installation.Open(t.TempDir())
+	enlist := func(h *Host, node string) installation.Key {
+		own, err := h.keys.Own()
+		must(t, err)
+		m, err := authority.Certify("prod", node, own)
+		must(t, err)
+		must(t, h.keys.Enlist(m))
+		return own
+	}
+	from, to := portHost(t), portHost(t)
+	keyFrom := enlist(from, "a")
+	enlist(to, "b")
+	s := exported(t, from, stateOf(t, from, true))
+	_, err := s.give(t, to, sandbox.NewSnapshotID(), good)
+	must(t, err)
+
+	stolen := s
+	stolen.proof.Certificate = nil
+	if _, err := stolen.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("taken without a certificate: %v", err)
+	}
+	if _, err := exported(t, to, stateOf(t, to, true)).give(t, portHost(t), sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("taken outside of the cluster: %v", err)
+	}
+	s.revoked, err = authority.Revoke(1, []installation.Key{keyFrom})
+	must(t, err)
+	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("taken from a revoked sentry host: %v", err)
+	}
+	s.revoked = nil
+	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("taken once the list was held back: %v", err)
+	}
+	s.revoked = []byte("{}")
+	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("taken with a forged list: %v", err)
+	}
 }

@@ -37,12 +37,17 @@ const (
 const (
 	// SchedulerServicePlaceProcedure is the fully-qualified name of the SchedulerService's Place RPC.
 	SchedulerServicePlaceProcedure = "/cloudsandbox.scheduler.v1.SchedulerService/Place"
+	// SchedulerServicePlaceElsewhereProcedure is the fully-qualified name of the SchedulerService's
+	// PlaceElsewhere RPC.
+	SchedulerServicePlaceElsewhereProcedure = "/cloudsandbox.scheduler.v1.SchedulerService/PlaceElsewhere"
 )
 
 // SchedulerServiceClient is a client for the cloudsandbox.scheduler.v1.SchedulerService service.
 type SchedulerServiceClient interface {
 	// Place returns the names of Nodes to try, best first.
 	Place(context.Context, *connect.Request[v1.PlaceRequest]) (*connect.Response[v1.PlaceResponse], error)
+	// PlaceElsewhere returns the name of another Node than the one named, with room.
+	PlaceElsewhere(context.Context, *connect.Request[v1.PlaceElsewhereRequest]) (*connect.Response[v1.PlaceElsewhereResponse], error)
 }
 
 // NewSchedulerServiceClient constructs a client for the cloudsandbox.scheduler.v1.SchedulerService
@@ -62,12 +67,19 @@ func NewSchedulerServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(schedulerServiceMethods.ByName("Place")),
 			connect.WithClientOptions(opts...),
 		),
+		placeElsewhere: connect.NewClient[v1.PlaceElsewhereRequest, v1.PlaceElsewhereResponse](
+			httpClient,
+			baseURL+SchedulerServicePlaceElsewhereProcedure,
+			connect.WithSchema(schedulerServiceMethods.ByName("PlaceElsewhere")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // schedulerServiceClient implements SchedulerServiceClient.
 type schedulerServiceClient struct {
-	place *connect.Client[v1.PlaceRequest, v1.PlaceResponse]
+	place          *connect.Client[v1.PlaceRequest, v1.PlaceResponse]
+	placeElsewhere *connect.Client[v1.PlaceElsewhereRequest, v1.PlaceElsewhereResponse]
 }
 
 // Place calls cloudsandbox.scheduler.v1.SchedulerService.Place.
@@ -75,11 +87,18 @@ func (c *schedulerServiceClient) Place(ctx context.Context, req *connect.Request
 	return c.place.CallUnary(ctx, req)
 }
 
+// PlaceElsewhere calls cloudsandbox.scheduler.v1.SchedulerService.PlaceElsewhere.
+func (c *schedulerServiceClient) PlaceElsewhere(ctx context.Context, req *connect.Request[v1.PlaceElsewhereRequest]) (*connect.Response[v1.PlaceElsewhereResponse], error) {
+	return c.placeElsewhere.CallUnary(ctx, req)
+}
+
 // SchedulerServiceHandler is an implementation of the cloudsandbox.scheduler.v1.SchedulerService
 // service.
 type SchedulerServiceHandler interface {
 	// Place returns the names of Nodes to try, best first.
 	Place(context.Context, *connect.Request[v1.PlaceRequest]) (*connect.Response[v1.PlaceResponse], error)
+	// PlaceElsewhere returns the name of another Node than the one named, with room.
+	PlaceElsewhere(context.Context, *connect.Request[v1.PlaceElsewhereRequest]) (*connect.Response[v1.PlaceElsewhereResponse], error)
 }
 
 // NewSchedulerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -95,10 +114,18 @@ func NewSchedulerServiceHandler(svc SchedulerServiceHandler, opts ...connect.Han
 		connect.WithSchema(schedulerServiceMethods.ByName("Place")),
 		connect.WithHandlerOptions(opts...),
 	)
+	schedulerServicePlaceElsewhereHandler := connect.NewUnaryHandler(
+		SchedulerServicePlaceElsewhereProcedure,
+		svc.PlaceElsewhere,
+		connect.WithSchema(schedulerServiceMethods.ByName("PlaceElsewhere")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cloudsandbox.scheduler.v1.SchedulerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SchedulerServicePlaceProcedure:
 			schedulerServicePlaceHandler.ServeHTTP(w, r)
+		case SchedulerServicePlaceElsewhereProcedure:
+			schedulerServicePlaceElsewhereHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -110,4 +137,8 @@ type UnimplementedSchedulerServiceHandler struct{}
 
 func (UnimplementedSchedulerServiceHandler) Place(context.Context, *connect.Request[v1.PlaceRequest]) (*connect.Response[v1.PlaceResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.scheduler.v1.SchedulerService.Place is not implemented"))
+}
+
+func (UnimplementedSchedulerServiceHandler) PlaceElsewhere(context.Context, *connect.Request[v1.PlaceElsewhereRequest]) (*connect.Response[v1.PlaceElsewhereResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.scheduler.v1.SchedulerService.PlaceElsewhere is not implemented"))
 }

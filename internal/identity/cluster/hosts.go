@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// The authority also certifies the keys with which the sentry hosts of nodes sign saved
+// states, so that each imports what the others saved. Its own key for that is in its folder
+// too. Only a join certifies: the token proves that root of that machine asks, which the
+// certificate of a node, held by its server, would not.
+
+// Folders of an authority, with a record for each key of a sentry host.
+const (
+	hostsFolder        = "hosts"
+	revokedHostsFolder = "revoked-hosts"
+)
+
+// revokedHostsFile is the list of revoked sentry hosts, in the folder of an identity. It is
+// verified by the sentry host, which alone knows the authority's key.
+const revokedHostsFile = "revoked-hosts.json"
+
+// hostRequest asks for the certificate of a sentry host's key.
+type hostRequest struct {
+	Key installation.Key `json:"key"`
+	// Proof is the key's signature of hostStatement.
+	Proof []byte `json:"proof"`
+}
+
+// hostRecord is the record of a certified key.
+type hostRecord struct {
+	Node string           `json:"node"`
+	Key  installation.Key `json:"key"`
+}
+
+// hostStatement is what a sentry host signs to join, with the CSR of the same request.
+func hostStatement(csr []byte) []byte {
+	return append([]byte("cloud-sandbox sentry host joins 1\n"), csr...)
+}
+
+// newHostRequest makes the request for our own key.
+func newHostRequest(own *installation.Keys, csr []byte) (*hostRequest, error) {
+	proof, key, err := own.Sign(hostStatement(csr))
+	if err != nil {
+		return nil, err
+	}
+	return &hostRequest{Key: key, Proof: proof}, nil
+}
+
+// certifiesHosts are the Keys with which an authority certifies.
+func (a *Authority) certifiesHosts() *installation.Keys { return installation.Open(a.dir) }
+
+// certifyHost certifies and records the key of the sentry host of a node.
+func (a *Authority) certifyHost(node string, r hostRequest, csr []byte) (installation.Membership, error) {
+	if !r.Key.Verify(hostStatement(csr), r.Proof) {
+		return installation.Membership{}, refused{errors.New("the request is not signed by the key of the sentry host")}
+	}
+	name := r.Key.String()
+	if _, err := os.Stat(a.record(revokedHostsFolder, name)); err == nil {
+		return installation.Membership{}, refused{errors.New("the key of this machine's sentry host is revoked: reinstall the machine, or use another data folder")}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return installation.Membership{}, err
+	}
+	raw, err := json.Marshal(hostRecord{Node: node, Key: r.Key})
+	if err != nil {
+		return installation.Membership{}, err
+	}
+	// The record comes first: a certificate without one could not be revoked.
+	err = os.MkdirAll(filepath.Join(a.dir, hostsFolder), 0o700)
+	if err == nil {
+		err = durable.Write(a.record(hostsFolder, name), raw, 0o600)
+	}
+	if err != nil {
+		return installation.Membership{}, fmt.Errorf("record the key of a sentry host: %w", err)
+	}
+	return a.certifiesHosts().Certify(a.Cluster(), node, r.Key)
+}
+
+// hosts reads the records in a folder.
+func (a *Authority) hosts(folder string) ([]hostRecord, error) {
+	entries, err := os.ReadDir(filepath.Join(a.dir, folder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []hostRecord
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		path := filepath.Join(a.dir, folder, e.Name())
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // moved just now
+		}
+		var h hostRecord
+		if err := errors.Join(err, json.Unmarshal(raw, &h)); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		all = append(all, h)
+	}
+	return all, err
+}
+
+// revokeHosts revokes the keys of the sentry hosts of a node.
+func (a *Authority) revokeHosts(node string) error {
+	all, err := a.hosts(hostsFolder)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(a.dir, revokedHostsFolder), 0o700); err != nil {
+		return err
+	}
+	for _, h := range all {
+		if h.Node != node {
+			continue
+		}
+		err := durable.Rename(a.record(hostsFolder, h.Key.String()), a.record(revokedHostsFolder, h.Key.String()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another process did
+			return err
+		}
+	}
+	return nil
+}
+
+// RevokedHosts returns the signed list of the revoked sentry hosts, as JSON. Keys stay on
+// it, so their number is the number of the list.
+func (a *Authority) RevokedHosts() ([]byte, error) {
+	all, err := a.hosts(revokedHostsFolder)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]installation.Key, len(all))
+	for i, h := range all {
+		keys[i] = h.Key
+	}
+	slices.SortFunc(keys, func(x, y installation.Key) int { return bytes.Compare(x[:], y[:]) })
+	return a.certifiesHosts().Revoke(int64(len(keys)), keys)
+}
+
+// fetchRevokedHosts replaces the list of revoked sentry hosts by the authority's.
+func (i *Identity) fetchRevokedHosts(ctx context.Context) error {
+	p := i.Current()
+	if p.renewAt == "" || p.ID.Role != Node {
+		return nil
+	}
+	list, err := ask(ctx, p.renewAt, http.MethodGet, revokedHostsPath, p.authorityConfig(), nil)
+	if err != nil {
+		return fmt.Errorf("the list of revoked sentry hosts: %w", err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if bytes.Equal(list, i.RevokedHosts()) {
+		return nil
+	}
+	return durable.Write(filepath.Join(i.dir, revokedHostsFile), list, 0o644)
+}
+
+// RevokedHosts returns the last list of revoked sentry hosts, signed by the authority, as
+// JSON; nil: none was fetched yet.
+func (i *Identity) RevokedHosts() []byte {
+	list, err := readBounded(filepath.Join(i.dir, revokedHostsFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		i.log.Warn("reading the list of revoked sentry hosts failed", telemetry.KeyError, err.Error())
+	}
+	return list
+}
+
+// Joined is the result of a Join.
+type Joined struct {
+	// Hosts reports whether the key of the machine's sentry host was certified: false if
+	// the authority is of an earlier version, or for another role than node.
+	Hosts bool
+}
+
+// enlist keeps the certificate of the sentry host.
+func enlist(own *installation.Keys, m *installation.Membership) (Joined, error) {
+	if own == nil || m == nil {
+		return Joined{}, nil
+	}
+	if err := own.Enlist(*m); err != nil {
+		return Joined{}, err
+	}
+	return Joined{Hosts: true}, nil
+}

@@ -1,0 +1,7 @@
+-- +goose Up
+-- Sandboxes leave a node that drains. An earlier program renews a lease without this
+-- column, and it stays as it is.
+ALTER TABLE nodes ADD COLUMN draining BOOLEAN NOT NULL DEFAULT FALSE;
+
+-- +goose Down
+ALTER TABLE nodes DROP COLUMN draining;
