@@ -13,8 +13,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// drainLook is the interval at which drain looks at its progress.
-const drainLook = time.Second
+const (
+	// drainLook is the interval at which drain looks at its progress.
+	drainLook = time.Second
+	// drainQuiet is how long a node must be empty: creates that were placed before the
+	// schedulers knew of the drain may still arrive.
+	drainQuiet = 6 * time.Second
+)
 
 // NodeCommand returns the command node. local are further commands, which work on this
 // machine.
@@ -123,13 +128,17 @@ until "node undrain".`,
 	return cmd
 }
 
-// awaitDrain waits until no Sandbox is left on a node, and prints its progress to the
-// error output.
+// awaitDrain waits until no Sandbox has been on a node for drainQuiet, and prints its
+// progress to the error output.
 func awaitDrain(cmd *cobra.Command, c *client.Client, node v1.NodeDetails) (_ v1.NodeDetails, err error) {
-	for said := ""; node.Records.Running+node.Records.Paused > 0; {
-		if now := leftOn(node); now != said {
-			said = now
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s drains: %s\n", node.Name, said)
+	said, busy := "", time.Now()
+	for time.Since(busy) < drainQuiet {
+		if node.Records.Running+node.Records.Paused > 0 {
+			busy = time.Now()
+			if now := leftOn(node); now != said {
+				said = now
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s drains: %s\n", node.Name, said)
+			}
 		}
 		select {
 		case <-time.After(drainLook):

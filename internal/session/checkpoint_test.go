@@ -98,7 +98,7 @@ func TestCheckpointThatCannotBegin(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var told bytes.Buffer
 		store := &blindStore{Store: w.store}
-		w.m = session.New(store, w.nodes, placed{local}, images{}, session.Config{Engine: "fake", Log: slog.New(slog.NewTextHandler(&told, nil))})
+		w.m = session.New(store, w.nodes, placed{[]string{local}, w.nodes}, images{}, session.Config{Engine: "fake", Log: slog.New(slog.NewTextHandler(&told, nil))})
 		w.run()
 		defer w.stop()
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, CheckpointEvery: time.Minute})
@@ -279,7 +279,7 @@ func TestCheckpointsThatFail(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var mu sync.Mutex
 		var counted []string
-		w.m = session.New(w.store, w.nodes, placed{local}, images{}, session.Config{
+		w.m = session.New(w.store, w.nodes, placed{[]string{local}, w.nodes}, images{}, session.Config{
 			OnTransition: func(what string, err error, _ time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()

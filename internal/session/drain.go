@@ -12,19 +12,48 @@ import (
 )
 
 const (
-	// drainRetry is the pause after a Sandbox could not leave its Node.
-	drainRetry = 30 * time.Second
+	// firstDrainRetry is the pause after a Sandbox could not leave its Node. It doubles with
+	// each further attempt, up to lastDrainRetry: a running Sandbox stands still meanwhile.
+	firstDrainRetry = 30 * time.Second
+	lastDrainRetry  = 10 * time.Minute
 	// parallelDrains bounds the Sandboxes that leave Nodes at the same time. Each of them
 	// stands still meanwhile.
-	parallelDrains = 4
+	parallelDrains = 3
+	// leaveLimit bounds the move of one Sandbox.
+	leaveLimit = pauseLimit + copyLimit + resumeLimit
 )
+
+// watchDrains keeps the set of Nodes that drain current until ctx ends.
+func (m *Manager) watchDrains(ctx context.Context) error {
+	failing := false
+	for {
+		nodes, err := m.store.Nodes(ctx)
+		if err == nil {
+			drains := map[string]bool{}
+			for _, n := range nodes {
+				if n.Draining {
+					drains[n.Name] = true
+				}
+			}
+			m.mu.Lock()
+			m.drains = drains
+			m.mu.Unlock()
+		} else if !failing && ctx.Err() == nil {
+			m.log.Warn("looking for draining nodes failed; will retry", telemetry.KeyError, err)
+		}
+		failing = err != nil
+		if err := sleep(ctx, m.cfg.DrainsEvery); err != nil {
+			return err
+		}
+	}
+}
 
 // keepDrained moves Sandboxes away from Nodes that drain, until ctx ends.
 func (m *Manager) keepDrained(ctx context.Context) error {
-	retry := map[string]time.Time{} // by Sandbox ID
+	attempts := map[string]attempt{} // by Sandbox ID
 	failing := false
 	for {
-		err := m.drain(ctx, retry)
+		err := m.drain(ctx, attempts)
 		if err != nil && !failing && ctx.Err() == nil {
 			m.log.Warn("moving the sandboxes of draining nodes failed; will retry", telemetry.KeyError, err)
 		}
@@ -35,23 +64,14 @@ func (m *Manager) keepDrained(ctx context.Context) error {
 	}
 }
 
-// drain moves each Sandbox on a Node that drains once, except those in retry.
-func (m *Manager) drain(ctx context.Context, retry map[string]time.Time) error {
-	nodes, err := m.store.Nodes(ctx)
-	if err != nil {
-		return err
-	}
-	drains := map[string]bool{}
-	for _, n := range nodes {
-		if n.Draining {
-			drains[n.Name] = true
-		}
-	}
+// drain moves each Sandbox on a Node that drains once, except those whose next attempt is
+// later.
+func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error {
 	m.mu.Lock()
-	m.drains = drains
+	none := len(m.drains) == 0
 	m.mu.Unlock()
-	if len(drains) == 0 {
-		clear(retry)
+	if none {
+		clear(attempts)
 		return nil
 	}
 	all, err := m.store.SandboxesNotEnded(ctx)
@@ -62,14 +82,14 @@ func (m *Manager) drain(ctx context.Context, retry map[string]time.Time) error {
 	work := newGroupOf(parallelDrains)
 	there := map[string]bool{}
 	for _, sb := range all {
-		if !drains[sb.Boot.Node] || sb.State != sandbox.Running && sb.State != sandbox.Paused {
+		if !m.isDraining(sb.Boot.Node) || sb.State != sandbox.Running && sb.State != sandbox.Paused {
 			continue
 		}
 		there[sb.ID] = true
 		mu.Lock()
-		next := retry[sb.ID]
+		tried := attempts[sb.ID]
 		mu.Unlock()
-		if now().Before(next) {
+		if now().Before(tried.next) {
 			continue
 		}
 		work.do(func() error {
@@ -78,21 +98,21 @@ func (m *Manager) drain(ctx context.Context, retry map[string]time.Time) error {
 				return nil
 			}
 			mu.Lock()
-			retry[sb.ID] = now().Add(drainRetry)
+			attempts[sb.ID] = attempt{tried.failed + 1, now().Add(min(firstDrainRetry<<min(tried.failed, 10), lastDrainRetry))}
 			mu.Unlock()
 			if isNowhere(err) {
-				return nil // until another Node has room; the operator sees what is left
+				return nil // until another Node has room; the operator sees the numbers
 			}
 			return err
 		})
 	}
 	err = work.wait()
-	maps.DeleteFunc(retry, func(id string, _ time.Time) bool { return !there[id] })
+	maps.DeleteFunc(attempts, func(id string, _ attempt) bool { return !there[id] })
 	return err
 }
 
-// leave moves a Sandbox away from its Node, if that drains. A running one is paused,
-// which also saves it, and resumes on another Node; requests wait meanwhile.
+// leave moves a Sandbox away from its Node, if that drains. Requests to it wait meanwhile.
+// When ctx ends, it cancels a copy, and finishes the rest.
 func (m *Manager) leave(ctx context.Context, id string) error {
 	sb, done, err := m.move(ctx, id)
 	if err != nil {
@@ -102,13 +122,12 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 	if !m.isDraining(sb.Boot.Node) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit+resumeLimit)
-	defer cancel()
 	switch sb.State {
 	case sandbox.Paused:
 		_, release, err := m.moveState(ctx, sb)
 		if err == nil {
 			release()
+			m.sweepSoon() // of the state that it left
 		}
 		return err
 	case sandbox.Running:
@@ -117,39 +136,104 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 	return nil
 }
 
-// leaveRunning moves a running Sandbox, which the caller holds by move. Its record never
-// says that it is paused, so programs that gateways follow go on for their clients. Its
-// deadline stays. If it can start nowhere, it is paused.
+// leaveRunning moves a running Sandbox, which the caller holds by move. It is frozen while
+// its state is saved and copied; if that fails, it continues where it is. Then it starts on
+// the other Node, or, if that fails, on its own again. Its record never says that it is
+// paused unless both fail, so programs that gateways follow continue for their clients. Its
+// deadline stays.
 func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
-	if _, err := m.placeElsewhere(ctx, sb); err != nil {
-		return err // it is not stopped in vain
+	node, err := m.placeElsewhere(ctx, sb)
+	if err != nil {
+		return err // it is not frozen in vain
 	}
 	began := time.Now()
-	snap, release, err := m.beginSnapshot(ctx, sb, sandbox.SnapshotRequest{}, false)
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+	defer cancel()
+	snap, release, err := m.beginSnapshot(work, sb, sandbox.SnapshotRequest{}, false)
 	if err != nil {
 		return err
 	}
 	defer release()
-	resuming, err := m.pauseInto(ctx, sb, snap, func(s *sandbox.Sandbox) error { return resumeFrom(s, snap) })
-	if err != nil {
-		return err
-	}
-	m.untrack(sb.ID)
-	m.stopPaused(ctx, sb)
-	before := resuming
-	before.Deadline = now().Add(sandbox.PausedLife)
-	if _, err = m.finishResume(ctx, before, resuming, snap); err == nil {
-		var running sandbox.Sandbox
-		running, err = m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
-			if s.State == sandbox.Running {
-				s.Deadline, s.RunsUntil = sb.Deadline, sb.RunsUntil
-			}
-			return nil
-		})
-		if err == nil {
-			m.alarm.set(running.Deadline)
+	unhold := func() {}
+	defer func() { unhold() }()
+	resuming, err := m.pauseInto(work, sb, snap, leaveLimit, func() (func(*sandbox.Sandbox) error, error) {
+		saved, err := m.store.SnapshotByID(work, snap.ID)
+		if err != nil {
+			return nil, err
 		}
+		snap = saved
+		there, used, err := m.copyOnce(ctx, snap, node)
+		if err != nil {
+			return nil, err
+		}
+		unhold = used
+		return func(s *sandbox.Sandbox) error { return resumeFrom(s, there) }, nil
+	})
+	if err == nil {
+		m.untrack(sb.ID)
+		m.stopPaused(work, sb)
+		err = m.arrive(work, sb, resuming, snap)
 	}
 	m.observe("move", err, began)
 	return err
+}
+
+// arrive starts a Sandbox that has left its Node, or returns it to snap on that Node. before
+// is its record when it ran.
+func (m *Manager) arrive(ctx context.Context, before, sb sandbox.Sandbox, snap sandbox.Snapshot) error {
+	started, err := m.startBoot(ctx, sb)
+	if err != nil {
+		m.log.WarnContext(ctx, "starting a moved sandbox failed; it starts on its node again", telemetry.KeySandbox, sb.ID,
+			telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
+		sb, started, err = m.startAgain(ctx, sb, snap)
+	}
+	if err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		if _, undoErr := m.stayPaused(undo, sb, snap, sb.Timeline, now().Add(sandbox.PausedLife)); undoErr != nil {
+			m.log.WarnContext(ctx, "recording that a moved sandbox is paused failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
+			m.mendSoon()
+		}
+		return err
+	}
+	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if s.Boot != sb.Boot {
+			return notRunning(*s)
+		}
+		s.Boot.ID, s.SnapshotAt = started.BootID, now()
+		s.Deadline, s.RunsUntil = before.Deadline, before.RunsUntil
+		return s.To(sandbox.Running)
+	})
+	if err != nil {
+		m.mendSoon()
+		return err
+	}
+	m.alarm.set(running.Deadline)
+	m.track(running)
+	m.log.InfoContext(ctx, "a running sandbox moved to another node", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant,
+		telemetry.KeyNode, running.Boot.Node, "from", before.Boot.Node, telemetry.KeyBoot, running.Boot.ID)
+	if running.Boot.Node == before.Boot.Node {
+		return errNowhere
+	}
+	return nil
+}
+
+// startAgain starts a resuming Sandbox, whose start failed, from snap on its Node.
+func (m *Manager) startAgain(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, sandbox.Started, error) {
+	again, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if s.Boot != sb.Boot || s.State != sandbox.Resuming {
+			return notRunning(*s)
+		}
+		s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
+		s.Snapshot = snap.ID
+		return nil
+	})
+	if err != nil {
+		return sb, sandbox.Started{}, err
+	}
+	if err := m.nodes.Stop(ctx, sb.Boot.Node, sb.Boot.ID, 0); err != nil {
+		m.mendSoon()
+	}
+	started, err := m.startBoot(ctx, again)
+	return again, started, err
 }

@@ -10,9 +10,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// parallelCopies bounds the Snapshots that are copied between Nodes at the same time: each
-// copy uses the full speed of two disks. A Node takes that many exports and imports.
-const parallelCopies = 4
+const (
+	// parallelCopies bounds the Snapshots that are copied between Nodes at the same time:
+	// each copy uses the full speed of two disks. A Node takes one more export or import,
+	// so that those of users are not refused.
+	parallelCopies = 3
+	// copyLimit bounds a copy.
+	copyLimit = 5 * time.Minute
+)
 
 // copies are the copies of Snapshots to other Nodes that are being made or used.
 type copies struct {
@@ -27,10 +32,13 @@ func newCopies() copies {
 // copyKey identifies a copy: concurrent starts from one Snapshot share it.
 type copyKey struct{ snapshot, node string }
 
-// snapshotCopy is one copy. Its users hold it from sweeps.
+// snapshotCopy is one copy. It is cancelled, or given to sweeps, when its last user leaves.
 type snapshotCopy struct {
-	users int // guarded by Manager.mu
-	done  chan struct{}
+	users  int    // guarded by Manager.mu
+	ended  bool   // guarded by Manager.mu: done is closed, or about to be
+	unhold func() // ends the hold that keeps sweeps from it
+	cancel context.CancelFunc
+	done   chan struct{}
 	// Valid once done is closed.
 	snap sandbox.Snapshot
 	err  error
@@ -46,7 +54,8 @@ func (m *Manager) isDraining(node string) bool {
 // startSaved starts the Boot of a Sandbox from its Snapshot, and returns the record, which
 // may have changed, also with an error. The Node that keeps the Snapshot is the first
 // choice. If it has no room or is draining, the Boot starts on another Node from a copy of
-// the Snapshot. Callers call release once the Sandbox is recorded as running.
+// the Snapshot. Callers call release once the Sandbox is recorded as running. They hold the
+// Snapshot, which the Sandbox may leave.
 func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, _ sandbox.Started, release func(), _ error) {
 	here := func() (sandbox.Sandbox, sandbox.Started, func(), error) {
 		started, err := m.startBoot(ctx, sb)
@@ -92,7 +101,7 @@ func isNowhere(err error) bool { return errors.Is(err, errNowhere) }
 
 // moveState copies the Snapshot of a Sandbox, which has no Boot, to another Node, and
 // records that the Sandbox is to start there. It keeps the copy until release is called.
-// On error the Sandbox is as before.
+// On error the record is as before, unless the database was lost while it committed.
 func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, release func(), _ error) {
 	node, err := m.placeElsewhere(ctx, sb)
 	if err != nil {
@@ -123,7 +132,6 @@ func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 	}
 	m.log.InfoContext(ctx, "a sandbox moved to another node", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, node,
 		"from", sb.Boot.Node, telemetry.KeySnapshot, there.ID)
-	m.sweepSoon() // of the state that it left
 	return moved, release, nil
 }
 
@@ -141,29 +149,33 @@ func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox) (strin
 }
 
 // copyOnce copies a Snapshot to a Node, or waits for the same copy that another start makes.
-// Sweeps keep the copy until release is called.
+// Sweeps keep the copy until release is called. The copy continues while anybody waits.
 func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node string) (_ sandbox.Snapshot, release func(), _ error) {
 	key := copyKey{snap.ID, node}
 	m.mu.Lock()
-	c, known := m.copies.made[key]
-	if !known {
-		c = &snapshotCopy{done: make(chan struct{})}
+	c := m.copies.made[key]
+	if c == nil {
+		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyLimit)
+		c = &snapshotCopy{cancel: cancel, done: make(chan struct{})}
 		m.copies.made[key] = c
+		m.stopping.Go(func() { m.makeCopy(work, key, c, snap) })
 	}
 	c.users++
 	m.mu.Unlock()
-	var swept func()
-	if !known {
-		swept = m.makeCopy(ctx, c, snap, node)
-	}
 	release = func() {
 		m.mu.Lock()
-		if c.users--; c.users == 0 && m.copies.made[key] == c {
+		c.users--
+		last := c.users == 0
+		if last && m.copies.made[key] == c {
 			delete(m.copies.made, key)
 		}
+		unhold := last && c.ended
 		m.mu.Unlock()
-		if swept != nil {
-			swept()
+		if last {
+			c.cancel()
+		}
+		if unhold {
+			c.unhold()
 		}
 	}
 	select {
@@ -176,31 +188,39 @@ func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node stri
 		release()
 		return sandbox.Snapshot{}, nil, c.err
 	}
-	held := m.hold(c.snap.ID)
-	first := release
-	return c.snap, func() { held(); first() }, nil
+	return c.snap, release, nil
 }
 
-// makeCopy makes a copy and closes its done. swept ends the maker's own hold on it.
-func (m *Manager) makeCopy(ctx context.Context, c *snapshotCopy, snap sandbox.Snapshot, node string) (swept func()) {
-	defer close(c.done)
+// makeCopy makes a copy, and keeps sweeps from it until its last user has left.
+func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, snap sandbox.Snapshot) {
 	began := time.Now()
 	to := snap
 	to.ID, to.Parent = sandbox.NewSnapshotID(), snap.ID
 	to.Name, to.Kept, to.Layer, to.UsedAt = "", false, "", time.Time{}
-	to.State, to.CreatedAt, to.Node = sandbox.SnapshotSaving, now(), node
+	to.State, to.CreatedAt, to.Node = sandbox.SnapshotSaving, now(), key.node
 	to.Bytes, to.Build, to.Digest, to.Version = 0, "", "", 0
-	swept = m.hold(to.ID)
-	if c.snap, c.err = m.copyState(ctx, snap, to); c.err == nil {
-		m.log.InfoContext(ctx, "copied a saved state to another node", telemetry.KeySnapshot, to.ID, "copy_of", snap.ID, telemetry.KeyNode, node,
-			"from", snap.Node, "bytes", c.snap.Bytes, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+	unhold := m.hold(to.ID)
+	made, err := m.copyState(ctx, snap, to)
+	if err == nil {
+		m.log.InfoContext(ctx, "copied a saved state to another node", telemetry.KeySnapshot, to.ID, "copy_of", snap.ID, telemetry.KeyNode, to.Node,
+			"from", snap.Node, "bytes", made.Bytes, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
 	}
-	m.observe("copy", c.err, began)
-	return swept
+	m.observe("copy", err, began)
+	m.mu.Lock()
+	c.snap, c.err, c.unhold, c.ended = made, err, unhold, true
+	if err != nil && m.copies.made[key] == c { // the next start tries again
+		delete(m.copies.made, key)
+	}
+	left := c.users == 0
+	close(c.done)
+	m.mu.Unlock()
+	if left {
+		unhold()
+	}
 }
 
 // copyState records the copy to of a Snapshot, and carries the state from Node to Node. If
-// that fails, a sweep deletes what is left.
+// that fails, a sweep deletes the rest.
 func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
 	select {
 	case m.copies.turns <- struct{}{}:

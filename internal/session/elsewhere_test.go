@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,16 +30,33 @@ func onTwo(t *testing.T, test func(t *testing.T, w *world)) {
 
 // full makes starts on Nodes fail for lack of room.
 func (w *world) full(names ...string) {
+	w.nodes.fail(func(f *faults) { f.onStart = nil })
+	for _, name := range names {
+		w.refuse(name, sandbox.Exhausted)
+	}
+}
+
+// refuse makes starts on a Node fail with code, too.
+func (w *world) refuse(name string, code sandbox.Code) {
 	w.nodes.fail(func(f *faults) {
-		f.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
-			for _, name := range names {
-				if node == name {
-					return sandbox.Errorf(sandbox.Exhausted, "node %s has no room", node)
-				}
+		others := f.onStart
+		f.onStart = func(ctx context.Context, node string, req sandbox.StartRequest) error {
+			switch {
+			case node == name:
+				return sandbox.Errorf(code, "node %s refuses", node)
+			case others != nil:
+				return others(ctx, node, req)
 			}
 			return nil
 		}
 	})
+}
+
+// reportFull makes a Node report that it has no room.
+func (w *world) reportFull(node string) {
+	w.nodes.mu.Lock()
+	defer w.nodes.mu.Unlock()
+	w.nodes.reportsFull[node] = true
 }
 
 // paused returns a paused Sandbox on the Node a, which remembers its name.
@@ -101,46 +119,81 @@ func (w *world) again(id, node string) {
 	}
 }
 
-// Whatever fails on the way elsewhere, the Sandbox stays paused and resumes later.
+// Whatever fails on the way elsewhere, the Sandbox stays paused where it is, and resumes
+// later.
 func TestResumeElsewhereFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fail func(*world)
-		on   string // the Node on which it stays
+		want sandbox.Code
 	}{
-		"all are full":        {func(w *world) { w.full("a", "b") }, "b"},
-		"no other":            {func(w *world) { w.full("a"); w.nodes.setAway("b", true) }, "a"},
-		"its node is silent":  {func(w *world) { w.nodes.setAway("a", true) }, "a"},
-		"the import is cut":   {func(w *world) { w.full("a"); w.failImport(errors.New("cut")) }, "a"},
-		"the export is wrong": {func(w *world) { w.full("a"); w.failImport(sandbox.Errorf(sandbox.Invalid, "wrong")) }, "a"},
+		"all refuse":              {func(w *world) { w.full("a", "b") }, sandbox.Exhausted},
+		"all report no room":      {func(w *world) { w.full("a"); w.reportFull("b") }, sandbox.Exhausted},
+		"the other is silent":     {func(w *world) { w.full("a"); w.nodes.setAway("b", true) }, sandbox.Exhausted},
+		"its node is silent":      {func(w *world) { w.nodes.setAway("a", true) }, sandbox.Unavailable},
+		"the import is cut":       {func(w *world) { w.full("a"); w.failImport(errors.New("cut")) }, sandbox.Exhausted},
+		"the import is refused":   {func(w *world) { w.full("a"); w.failImport(sandbox.Errorf(sandbox.Denied, "a stranger")) }, sandbox.Exhausted},
+		"the other one is broken": {func(w *world) { w.refuse("a", sandbox.Exhausted); w.refuse("b", sandbox.Internal) }, sandbox.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onTwo(t, func(t *testing.T, w *world) {
 				sb := w.paused("one")
 				tt.fail(w)
-				_, err := w.m.Resume(t.Context(), "t", sb.ID)
-				want := sandbox.Exhausted
-				if name == "its node is silent" {
-					want = sandbox.Unavailable
+				if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, tt.want) {
+					t.Errorf("Resume = %v, want %v", err, tt.want)
 				}
-				if !errors.Is(err, want) {
-					t.Errorf("Resume = %v, want %v", err, want)
-				}
-				for _, node := range []string{"a", "b"} {
-					w.nodes.setAway(node, false)
-				}
-				w.nodes.mend()
-				w.pass(2 * time.Minute)
-				there := w.record(sb.ID)
-				if there.State != sandbox.Paused || there.Boot.Node != tt.on || w.savedOn("a")+w.savedOn("b") != 1 {
-					t.Errorf("it is %s on %s, with %d and %d states", there.State, there.Boot.Node, w.savedOn("a"), w.savedOn("b"))
-				}
-				running, err := w.m.Resume(t.Context(), "t", sb.ID)
-				if err != nil || w.nodes.recall(running) != "one" {
-					t.Errorf("later it resumes with %q, %v", w.nodes.recall(running), err)
-				}
+				w.asBefore(sb)
 			})
 		})
 	}
+}
+
+// asBefore mends all, and checks that a Sandbox on the Node a is paused as before and
+// resumes.
+func (w *world) asBefore(sb sandbox.Sandbox) {
+	w.t.Helper()
+	for _, node := range []string{"a", "b"} {
+		w.nodes.setAway(node, false)
+	}
+	w.nodes.mend()
+	w.pass(2 * time.Minute)
+	there := w.record(sb.ID)
+	if there.State != sandbox.Paused || there.Boot.Node != "a" || there.Snapshot != sb.Snapshot || w.savedOn("b") != 0 {
+		w.t.Errorf("it is %s on %s in %s, with %d states on b", there.State, there.Boot.Node, there.Snapshot, w.savedOn("b"))
+	}
+	running, err := w.m.Resume(w.t.Context(), "t", sb.ID)
+	if err != nil || w.nodes.recall(running) != "one" {
+		w.t.Errorf("later it resumes with %q, %v", w.nodes.recall(running), err)
+	}
+}
+
+// A rollback that fails elsewhere keeps the state that the Sandbox was paused in, although
+// nothing refers to that meanwhile.
+func TestRollbackElsewhereFails(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{OnTimeout: sandbox.OnTimeoutPause})
+		w.nodes.remember(sb, "before")
+		snap, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "kept"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.nodes.remember(sb, "one")
+		if sb, err = w.m.Pause(t.Context(), "t", sb.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
+				if node == "a" {
+					return sandbox.Errorf(sandbox.Exhausted, "no room")
+				}
+				time.Sleep(time.Minute) // sweeps run
+				return sandbox.Errorf(sandbox.Internal, "broken")
+			}
+		})
+		if _, err := w.m.Rollback(t.Context(), "t", sb.ID, snap.ID); err == nil {
+			t.Error("the rollback did not fail")
+		}
+		w.asBefore(sb)
+	})
 }
 
 func (w *world) failImport(err error) {
@@ -180,6 +233,39 @@ func TestForkElsewhere(t *testing.T) {
 		w.pass(time.Minute)
 		if n := w.savedOn("b"); n != 0 {
 			t.Errorf("%d states are left of the forks", n)
+		}
+	})
+}
+
+// The copy that several starts share continues when the first of them is cancelled.
+func TestSharedCopySurvivesItsFirstUser(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "one")
+		if _, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "kept"}); err != nil {
+			t.Fatal(err)
+		}
+		w.full("a")
+		var copied atomic.Int64
+		w.nodes.fail(func(f *faults) {
+			f.onImport = func(string) error { copied.Add(1); time.Sleep(10 * time.Second); return nil }
+		})
+		first, cancel := context.WithCancel(t.Context())
+		failed := make(chan error)
+		go func() {
+			_, err := w.m.Create(first, "t", sandbox.CreateRequest{Snapshot: "kept"})
+			failed <- err
+		}()
+		made := make(chan sandbox.Sandbox)
+		time.Sleep(time.Second)
+		go func() { made <- w.create("t", sandbox.CreateRequest{Snapshot: "kept"}) }()
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first one: %v", err)
+		}
+		if other := <-made; other.Boot.Node != "b" || w.nodes.recall(other) != "one" || copied.Load() != 1 {
+			t.Errorf("the second one runs as %+v, after %d copies", other, copied.Load())
 		}
 	})
 }
@@ -232,6 +318,9 @@ func TestDrain(t *testing.T) {
 		tied := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: w.volume("v").ID, Path: "/data"}}})
 		w.setDraining("a", true)
 		for i, sb := range running {
+			if were, _ := w.store.states.Load(sb.ID); strings.Contains(fmt.Sprint(were), "paused") {
+				t.Errorf("%d was recorded as%v", i, were)
+			}
 			now := w.record(sb.ID)
 			if now.State != sandbox.Running || now.Boot.Node != "b" || w.nodes.recall(now) != fmt.Sprint(i) || !now.Deadline.Equal(sb.Deadline) {
 				t.Errorf("%d is %+v with %q", i, now, w.nodes.recall(now))
@@ -264,7 +353,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// While no other Node takes a Sandbox, it runs on, and is tried again.
+// While no other Node takes a Sandbox, it runs on undisturbed, and is tried again.
 func TestDrainWaits(t *testing.T) {
 	onTwo(t, func(t *testing.T, w *world) {
 		sb, paused := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour}), w.paused("one")
@@ -272,7 +361,7 @@ func TestDrainWaits(t *testing.T) {
 		w.setDraining("a", true)
 		for range 3 {
 			w.pass(time.Minute)
-			if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot.Node != "a" {
+			if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot != sb.Boot || now.Version != sb.Version {
 				t.Fatalf("it is %+v", now)
 			}
 		}
@@ -281,11 +370,101 @@ func TestDrainWaits(t *testing.T) {
 			t.Errorf("it resumed as %+v, %v", running, err)
 		}
 		w.nodes.setAway("b", false)
-		w.pass(3 * time.Minute)
+		w.pass(20 * time.Minute)
 		for _, id := range []string{sb.ID, paused.ID} {
 			if now := w.record(id); now.State != sandbox.Running || now.Boot.Node != "b" {
 				t.Errorf("it is %+v", now)
 			}
+		}
+	})
+}
+
+// A running Sandbox whose state cannot be copied keeps its Boot, and is frozen less and
+// less often.
+func TestDrainThatCannotCopy(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour})
+		w.nodes.remember(sb, "one")
+		var tried atomic.Int64
+		w.nodes.fail(func(f *faults) {
+			f.onImport = func(string) error { tried.Add(1); return sandbox.Errorf(sandbox.Denied, "a stranger") }
+		})
+		w.setDraining("a", true)
+		w.pass(time.Hour)
+		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot != sb.Boot || !now.Deadline.Equal(sb.Deadline) || w.nodes.still(now.Boot.ID) {
+			t.Errorf("it is %+v", now)
+		}
+		if n := tried.Load(); n < 5 || n > 12 {
+			t.Errorf("it was frozen %d times in an hour", n)
+		}
+		w.nodes.mend()
+		w.pass(11 * time.Minute)
+		if now := w.record(sb.ID); now.Boot.Node != "b" || w.nodes.recall(now) != "one" {
+			t.Errorf("then it is %+v", now)
+		}
+	})
+}
+
+// A Sandbox that starts on no other Node starts on its own again. If that fails too, it is
+// paused there.
+func TestDrainThatCannotStart(t *testing.T) {
+	for name, refusing := range map[string][]string{"elsewhere": {"b"}, "anywhere": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			onTwo(t, func(t *testing.T, w *world) {
+				sb := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour})
+				w.nodes.remember(sb, "one")
+				w.full(refusing...)
+				w.setDraining("a", true)
+				now := w.record(sb.ID)
+				if name == "elsewhere" && (now.State != sandbox.Running || w.nodes.recall(now) != "one" || !now.Deadline.Equal(sb.Deadline)) ||
+					name == "anywhere" && now.State != sandbox.Paused {
+					t.Errorf("it is %+v", now)
+				}
+				w.setDraining("a", false)
+				w.full()
+				if name == "anywhere" {
+					// The drain has moved the paused state.
+					w.again(sb.ID, w.record(sb.ID).Boot.Node)
+				}
+				w.pass(time.Minute)
+				if now = w.record(sb.ID); now.State == sandbox.Paused {
+					var err error
+					if now, err = w.m.Resume(t.Context(), "t", sb.ID); err != nil {
+						t.Error(err)
+					}
+				}
+				if w.nodes.recall(now) != "one" {
+					t.Errorf("it remembers %q", w.nodes.recall(now))
+				}
+			})
+		})
+	}
+}
+
+// The next Manager lets a Sandbox run that the one before was moving, or starts it when it
+// is used.
+func TestDrainThatEndsEarly(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour})
+		w.nodes.remember(sb, "one")
+		copying := make(chan struct{}, 1)
+		w.nodes.fail(func(f *faults) {
+			f.onImport = func(string) error { copying <- struct{}{}; time.Sleep(time.Second); return errors.New("cut") }
+		})
+		if err := w.store.SetDraining(t.Context(), "a", true); err != nil {
+			t.Fatal(err)
+		}
+		<-copying
+		w.stop()
+		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot != sb.Boot || w.nodes.still(now.Boot.ID) {
+			t.Errorf("it is %+v", now)
+		}
+		w.nodes.mend()
+		w.m = w.manager(w.store, w.nodes)
+		w.run()
+		w.pass(2 * drainsEvery)
+		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot.Node != "b" || w.nodes.recall(now) != "one" {
+			t.Errorf("then it is %+v", now)
 		}
 	})
 }

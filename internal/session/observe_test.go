@@ -22,7 +22,7 @@ func TestCreatesAndEndsAreTold(t *testing.T) {
 			defer mu.Unlock()
 			told = append(told, fmt.Sprintf(format, args...))
 		}
-		m := session.New(w.store, w.nodes, placed{local}, images{}, session.Config{
+		m := session.New(w.store, w.nodes, placed{[]string{local}, w.nodes}, images{}, session.Config{
 			Created: func(pooled bool, err error, _ time.Duration) { say("created %v %s", pooled, sandbox.CodeOf(err)) },
 			Ended:   func(_ context.Context, sb sandbox.Sandbox) { say("ended %s", sb.Ended.Cause) },
 		})

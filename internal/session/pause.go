@@ -173,9 +173,11 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 		return sandbox.Sandbox{}, err
 	}
 	defer release()
-	paused, err := m.pauseInto(ctx, sb, snap, func(s *sandbox.Sandbox) error {
-		s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
-		return s.To(sandbox.Paused)
+	paused, err := m.pauseInto(ctx, sb, snap, pauseLimit, func() (func(*sandbox.Sandbox) error, error) {
+		return func(s *sandbox.Sandbox) error {
+			s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
+			return s.To(sandbox.Paused)
+		}, nil
 	})
 	m.observe("pause", err, began)
 	if err != nil {
@@ -189,21 +191,24 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	return paused, nil
 }
 
-// pauseInto freezes sb, saves it as snap, and records the State after that, which edit
-// sets. On error sb continues to run, at once or after reconciling.
-func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, edit func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
+// pauseInto freezes sb and saves it as snap, within limit. Then it calls next, and records
+// the State that the returned edit sets. On error sb continues to run, at once or after
+// reconciling.
+func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, limit time.Duration, next func() (edit func(*sandbox.Sandbox) error, err error)) (sandbox.Sandbox, error) {
 	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
-		s.Deadline = now().Add(pauseLimit)
+		s.Deadline = now().Add(limit)
 		return s.To(sandbox.Pausing)
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
 	if err = m.save(ctx, sb, snap, true); err == nil {
-		var paused sandbox.Sandbox
-		paused, err = m.change(ctx, sb.ID, edit)
-		if err == nil {
-			return paused, nil
+		var edit func(*sandbox.Sandbox) error
+		if edit, err = next(); err == nil {
+			var after sandbox.Sandbox
+			if after, err = m.change(ctx, sb.ID, edit); err == nil {
+				return after, nil
+			}
 		}
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
@@ -223,19 +228,36 @@ func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.San
 	if sb.State == sandbox.Pausing {
 		return m.runOn(ctx, sb, sb.Bounded(now().Add(sb.Timeout)))
 	}
-	return m.stayPaused(ctx, sb, sb.Snapshot, sb.Timeline, now().Add(sandbox.PausedLife))
+	return m.stayPaused(ctx, sb, sandbox.Snapshot{ID: sb.Snapshot, Node: sb.Boot.Node}, sb.Timeline, now().Add(sandbox.PausedLife))
 }
 
 // runOn moves a pausing Sandbox back to running. If its Boot is gone, reconciling will
-// find that.
+// find that. It thaws nothing if the record says something else: a write that seemed to
+// fail may have been committed.
 func (m *Manager) runOn(ctx context.Context, sb sandbox.Sandbox, deadline time.Time) (sandbox.Sandbox, error) {
-	err := m.nodes.Thaw(ctx, sb.Boot.Node, refOf(sb))
+	pausing := func(s sandbox.Sandbox) error {
+		if s.State != sandbox.Pausing || s.Boot != sb.Boot {
+			return notRunning(s)
+		}
+		return nil
+	}
+	present, err := m.store.SandboxByID(ctx, sb.ID)
+	if err == nil {
+		err = pausing(present)
+	}
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	err = m.nodes.Thaw(ctx, sb.Boot.Node, refOf(sb))
 	switch sandbox.CodeOf(err) {
 	case "", sandbox.NotFound, sandbox.Conflict, sandbox.Unsupported: // an Engine without pause did not freeze it
 	default:
 		return sandbox.Sandbox{}, err
 	}
 	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if err := pausing(*s); err != nil {
+			return err
+		}
 		s.Deadline = deadline
 		return s.To(sandbox.Running)
 	})

@@ -117,6 +117,8 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	if sb.State != sandbox.Paused {
 		return sandbox.Sandbox{}, notRunning(sb)
 	}
+	defer m.hold(sb.Snapshot)() // it stays paused in that if it cannot start from snap
+	began := time.Now()
 	resuming, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		s.Timeline = timeline
 		return resumeFrom(s, snap)
@@ -124,7 +126,33 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	return m.finishResume(ctx, sb, resuming, snap)
+	running, err := m.startFrom(ctx, resuming)
+	m.observe("resume", err, began)
+	if err != nil {
+		m.stayAsBefore(ctx, sb, running, err)
+		return sandbox.Sandbox{}, cannotStart(running, began, err)
+	}
+	m.alarm.set(running.Deadline)
+	m.track(running)
+	m.log.InfoContext(ctx, "a sandbox resumed", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, running.Boot.Node,
+		telemetry.KeyBoot, running.Boot.ID, telemetry.KeySnapshot, running.Snapshot, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+	return running, nil
+}
+
+// stayAsBefore moves a Sandbox whose resume failed with cause back to sb, its record before.
+// tried is the record of the failed attempt.
+func (m *Manager) stayAsBefore(ctx context.Context, sb, tried sandbox.Sandbox, cause error) {
+	m.log.WarnContext(ctx, "resuming a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, tried.Boot.Node, telemetry.KeySnapshot, tried.Snapshot, telemetry.KeyError, cause)
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	snap, err := m.store.SnapshotByID(undo, sb.Snapshot)
+	if err == nil {
+		_, err = m.stayPaused(undo, tried, snap, sb.Timeline, sb.Deadline)
+	}
+	if err != nil {
+		m.log.WarnContext(ctx, "undoing a failed resume failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
+		m.mendSoon()
+	}
 }
 
 // resumeFrom makes s resume from snap.
@@ -132,34 +160,6 @@ func resumeFrom(s *sandbox.Sandbox, snap sandbox.Snapshot) error {
 	s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
 	s.Snapshot, s.Deadline = snap.ID, now().Add(resumeLimit)
 	return s.To(sandbox.Resuming)
-}
-
-// finishResume starts a resuming Sandbox, which the caller holds by move, from snap. If that
-// fails, it becomes paused in the Snapshot of sb, its record before.
-func (m *Manager) finishResume(ctx context.Context, sb, resuming sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, error) {
-	began := time.Now()
-	running, err := m.startFrom(ctx, resuming)
-	m.observe("resume", err, began)
-	if err != nil {
-		resuming = running
-		m.log.WarnContext(ctx, "resuming a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, resuming.Boot.Node, telemetry.KeySnapshot, resuming.Snapshot, telemetry.KeyError, err)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		defer cancel()
-		before := sb.Snapshot
-		if resuming.Boot.Node != snap.Node && snap.ID == before {
-			before = resuming.Snapshot // a copy, while a sweep may have deleted the original
-		}
-		if _, undoErr := m.stayPaused(undo, resuming, before, sb.Timeline, sb.Deadline); undoErr != nil {
-			m.log.WarnContext(ctx, "undoing a failed resume failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
-			m.mendSoon()
-		}
-		return sandbox.Sandbox{}, cannotStart(resuming, began, err)
-	}
-	m.alarm.set(running.Deadline)
-	m.track(running)
-	m.log.InfoContext(ctx, "a sandbox resumed", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, running.Boot.Node,
-		telemetry.KeyBoot, running.Boot.ID, telemetry.KeySnapshot, snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
-	return running, nil
 }
 
 // startFrom starts the Boot of a resuming Sandbox, and records it as running. On error it
@@ -175,6 +175,9 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sa
 		return sb, err
 	}
 	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if s.Boot != sb.Boot {
+			return notRunning(*s)
+		}
 		s.Boot.ID, s.SnapshotAt = started.BootID, now()
 		s.Start(quota, s.SnapshotAt)
 		return s.To(sandbox.Running)
@@ -185,10 +188,11 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sa
 	return running, nil
 }
 
-// stayPaused moves a resuming Sandbox back to paused and stops its Boot, if it exists.
-func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snapshot string, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
+// stayPaused moves a resuming Sandbox back to paused in snap, and stops its Boot, if it
+// exists.
+func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
 	paused, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
-		s.Snapshot, s.Timeline, s.Boot.ID, s.Deadline = snapshot, timeline, "", deadline
+		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", snap.Node, deadline
 		return s.To(sandbox.Paused)
 	})
 	if err != nil {

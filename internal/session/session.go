@@ -246,6 +246,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepCheckpoints(ctx) })
 	g.Go(func() error { return m.keepTraffic(ctx) })
 	g.Go(func() error { return m.keepSuspended(ctx) })
+	g.Go(func() error { return m.watchDrains(ctx) })
 	g.Go(func() error { return m.keepDrained(ctx) })
 	defer m.awaitStops()
 	return g.Wait()

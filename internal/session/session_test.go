@@ -122,7 +122,7 @@ func TestRefusedCreatesDoNotCount(t *testing.T) {
 
 func TestOperatorsNetwork(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.m = session.New(w.store, w.nodes, placed{local}, images{}, session.Config{Network: sandbox.NetworkNone})
+		w.m = session.New(w.store, w.nodes, placed{[]string{local}, w.nodes}, images{}, session.Config{Network: sandbox.NetworkNone})
 		if sb := w.create("t", sandbox.CreateRequest{}); sb.Network != sandbox.NetworkNone {
 			t.Errorf("network = %s, want the operator's", sb.Network)
 		}

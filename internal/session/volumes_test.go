@@ -304,7 +304,7 @@ func TestVolumesAreOnANode(t *testing.T) {
 func TestVolumesAreTold(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var told []string
-		m := session.New(w.store, w.nodes, placed{local}, images{}, session.Config{
+		m := session.New(w.store, w.nodes, placed{[]string{local}, w.nodes}, images{}, session.Config{
 			OnTransition: func(what string, err error, _ time.Duration) {
 				told = append(told, what+" "+string(sandbox.CodeOf(err)))
 			},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -58,7 +59,9 @@ type nodes struct {
 	traffic []sandbox.BootTraffic
 	volumes map[string]map[string]sandbox.VolumeSpec // by node and ID
 	files   map[string]string                        // content of each Volume, by ID
-	faults  faults
+	// reportsFull are the nodes that report no room; by themselves they refuse nothing.
+	reportsFull map[string]bool
+	faults      faults
 }
 
 // savedBoot is saved state.
@@ -99,7 +102,7 @@ func newNodes(names ...string) *nodes {
 	n := &nodes{
 		boots: map[string]map[string]sandbox.BoundBoot{}, seen: map[string]map[string]int64{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
 		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
-		files: map[string]string{},
+		files: map[string]string{}, reportsFull: map[string]bool{},
 	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
@@ -490,20 +493,26 @@ func (n *nodes) put(node string, b sandbox.BoundBoot) {
 	n.boots[node][b.BootID] = b
 }
 
-// placed is a Placement with a fixed answer.
-type placed []string
+// placed is a Placement with a fixed answer. For a Boot elsewhere it knows which Nodes
+// are away or full.
+type placed struct {
+	names []string
+	nodes *nodes
+}
 
 func (p placed) Place(context.Context, string, sandbox.Shape) ([]string, error) {
-	if len(p) == 0 {
+	if len(p.names) == 0 {
 		return nil, sandbox.Errorf(sandbox.Exhausted, "no node is available")
 	}
-	return slices.Clone(p), nil
+	return slices.Clone(p.names), nil
 }
 
 // PlaceElsewhere implements sandbox.Placement.
 func (p placed) PlaceElsewhere(_ context.Context, _ string, _ sandbox.Shape, node string) (string, error) {
-	for _, name := range p {
-		if name != node {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	for _, name := range p.names {
+		if name != node && !p.nodes.away[name] && !p.nodes.reportsFull[name] {
 			return name, nil
 		}
 	}
@@ -524,6 +533,7 @@ type checkedStore struct {
 	sandbox.Store
 	t      *testing.T
 	writes atomic.Int64
+	states sync.Map // the States of each Sandbox, by ID: a string of them
 }
 
 func (s *checkedStore) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
@@ -544,6 +554,8 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 	if err != nil {
 		return after, err
 	}
+	were, _ := s.states.Load(sb.ID)
+	s.states.Store(sb.ID, fmt.Sprint(were, " ", sb.State))
 	if err := before.To(sb.State); err != nil && before.State != sb.State {
 		s.t.Errorf("a forbidden move: %v", err)
 	}
@@ -621,12 +633,12 @@ func (w *world) lease(node string, d time.Duration) {
 const suspensionsEvery, drainsEvery = time.Minute, time.Minute
 
 func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
-	var names placed
+	var names []string
 	for name := range w.nodes.boots {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return session.New(store, n, names, images{}, session.Config{
+	return session.New(store, n, placed{names, w.nodes}, images{}, session.Config{
 		Engine: "fake", SuspensionsEvery: suspensionsEvery, DrainsEvery: drainsEvery, LayerBytes: layerRoom,
 		Imported:    &w.imported,
 		Event:       func(e sandbox.Event) { w.events = append(w.events, e) },

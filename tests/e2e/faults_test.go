@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -409,14 +410,24 @@ func TestClusterDrain(t *testing.T) {
 
 	// Lines that one command prints while its sandbox moves, both ways.
 	streamed := make(chan string, 1)
-	const lines = 150
-	exec := rig.Command(gateways.Bin, "exec", all[0].id, "--", "sh", "-c", fmt.Sprintf("for i in $(seq %d); do echo $i; sleep 0.2; done", lines))
+	exec := rig.Command(gateways.Bin, "exec", all[0].id, "--", "sh", "-c", "i=0; until [ -e /tmp/stop ]; do i=$((i+1)); echo $i; sleep 0.1; done; echo end")
 	exec.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+gateways.URL, "CLOUD_SANDBOX_API_KEY="+c.Token)
 	var stderr bytes.Buffer
 	exec.Stderr = &stderr
+	stdout, err := exec.StdoutPipe()
+	if err == nil {
+		err = exec.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := make([]byte, 2)
+	if _, err := io.ReadFull(stdout, first); err != nil {
+		t.Fatal(err)
+	}
 	go func() {
-		out, err := exec.Output()
-		streamed <- fmt.Sprintf("%s%v", out, err)
+		out, err := io.ReadAll(stdout)
+		streamed <- fmt.Sprintf("%s%s%v", first, out, errors.Join(err, exec.Wait()))
 	}()
 	for _, leg := range []struct{ from, to string }{{rig.FleetHome, rig.FleetNode}, {rig.FleetNode, rig.FleetHome}} {
 		before := make([]int, len(all))
@@ -437,11 +448,12 @@ func TestClusterDrain(t *testing.T) {
 	if got := c.Run(t, paused, "python", "print(x + 2)", nil); got.Stdout != "42\n" {
 		t.Errorf("the paused one: %s", got)
 	}
-	want := ""
-	for i := range lines {
+	c.Sh(t, all[0].id, "touch /tmp/stop")
+	got, want := <-streamed, ""
+	for i := range strings.Count(got, "\n") - 1 {
 		want += fmt.Sprintln(i + 1)
 	}
-	if got := <-streamed; got != want+"<nil>" {
+	if got != want+"end\n<nil>" {
 		t.Errorf("the output of a command that moved: %q, %s", got, stderr.Bytes())
 	}
 	for _, s := range append(all, ticks{paused, c}) {

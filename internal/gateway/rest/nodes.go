@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
@@ -40,6 +41,13 @@ func (a *API) nodes(ctx context.Context) ([]v1.NodeDetails, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, r := range records { // those that have been away for long are not asked
+		if !slices.ContainsFunc(states, func(n NodeState) bool { return n.Node == r.Name }) {
+			away := NodeState{NodeStats: sandbox.NodeStats{Node: r.Name, NotReady: []string{"it has been away for long"}}}
+			states = append(states, away)
+		}
+	}
+	slices.SortFunc(states, func(x, y NodeState) int { return strings.Compare(x.Node, y.Node) })
 	views := make([]v1.NodeDetails, len(states))
 	for i, n := range states {
 		v := nodeDetailsOf(n)

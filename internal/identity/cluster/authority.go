@@ -305,11 +305,6 @@ func (a *Authority) Revoke(id ID) (int, error) {
 	if err := a.dropTokens(id); err != nil {
 		return 0, err
 	}
-	if id.Role == Node {
-		if err := a.revokeHosts(id.Name); err != nil {
-			return 0, fmt.Errorf("revoke the key of the sentry host: %w", err)
-		}
-	}
 	n := 0
 	for { // again after changes: a renewal in progress may have added one
 		all, err := a.records(issuedFolder)
@@ -331,11 +326,17 @@ func (a *Authority) Revoke(id ID) (int, error) {
 			break
 		}
 	}
-	crl, err := a.CRL()
-	if err != nil {
-		return n, err
+	var hosts error
+	if id.Role == Node {
+		if hosts = a.revokeHosts(id.Name); hosts != nil {
+			hosts = fmt.Errorf("revoke the key of the sentry host: %w", hosts)
+		}
 	}
-	return n, durable.Write(filepath.Join(a.dir, crlFile), crl, 0o644)
+	crl, err := a.CRL()
+	if err == nil {
+		err = durable.Write(filepath.Join(a.dir, crlFile), crl, 0o644)
+	}
+	return n, errors.Join(hosts, err)
 }
 
 func (a *Authority) revoke(serial string) error {

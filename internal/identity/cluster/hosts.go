@@ -135,8 +135,7 @@ func (a *Authority) revokeHosts(node string) error {
 	return nil
 }
 
-// RevokedHosts returns the signed list of the revoked sentry hosts, as JSON. Keys stay on
-// it, so their number is the number of the list.
+// RevokedHosts returns the signed list of the revoked sentry hosts, as JSON.
 func (a *Authority) RevokedHosts() ([]byte, error) {
 	all, err := a.hosts(revokedHostsFolder)
 	if err != nil {
@@ -147,7 +146,7 @@ func (a *Authority) RevokedHosts() ([]byte, error) {
 		keys[i] = h.Key
 	}
 	slices.SortFunc(keys, func(x, y installation.Key) int { return bytes.Compare(x[:], y[:]) })
-	return a.certifiesHosts().Revoke(int64(len(keys)), keys)
+	return a.certifiesHosts().Revoke(keys)
 }
 
 // fetchRevokedHosts replaces the list of revoked sentry hosts by the authority's.
@@ -157,6 +156,9 @@ func (i *Identity) fetchRevokedHosts(ctx context.Context) error {
 		return nil
 	}
 	list, err := ask(ctx, p.renewAt, http.MethodGet, revokedHostsPath, p.authorityConfig(), nil)
+	if errors.Is(err, errNotServed) {
+		return nil // an earlier version, which certifies no sentry hosts
+	}
 	if err != nil {
 		return fmt.Errorf("the list of revoked sentry hosts: %w", err)
 	}

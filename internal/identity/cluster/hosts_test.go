@@ -34,7 +34,7 @@ func trusts(t testing.TB, a, b *installation.Keys) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return must(a.TrustsMember(key, c))(t)
+	return must(a.TrustsMember(key, c))(t) && !must(a.Revoked(key))(t)
 }
 
 func TestJoinCertifiesSentryHosts(t *testing.T) {

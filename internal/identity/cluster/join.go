@@ -257,6 +257,9 @@ func isAuthority(certs []*x509.Certificate, roots *x509.CertPool, cluster string
 	return nil
 }
 
+// errNotServed says that the process that answers joins does not know a path.
+var errNotServed = errors.New("the authority is of another version and does not answer this")
+
 // ask makes one call to the process that answers joins.
 func ask(ctx context.Context, address, method, path string, secure *tls.Config, body any) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
@@ -279,6 +282,9 @@ func ask(ctx context.Context, address, method, path string, secure *tls.Config, 
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	if err != nil {
 		return nil, fmt.Errorf("read the authority's answer: %w", err)
+	}
+	if res.StatusCode == http.StatusNotFound {
+		return nil, errNotServed
 	}
 	if res.StatusCode != http.StatusOK {
 		var b refusalBody

@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,16 +49,16 @@ type Membership struct {
 }
 
 // Revocations lists the Keys of a cluster whose Certificates are void, for example of
-// stolen machines. The cluster's authority signs the list.
+// stolen machines. The cluster's authority signs the list. A Key is revoked for ever, so a
+// sentry host keeps the Keys of all lists that it has seen.
 type Revocations struct {
-	Number    int64  `json:"number"` // grows with each list
 	Keys      []Key  `json:"keys"`
 	Signature []byte `json:"signature"`
 }
 
 // statement returns the bytes that the authority signs.
 func (r Revocations) statement() []byte {
-	return fmt.Appendf(nil, "cloud-sandbox revoked sentry hosts 1\n%d %s\n", r.Number, r.Keys)
+	return fmt.Appendf(nil, "cloud-sandbox revoked sentry hosts 1\n%s\n", r.Keys)
 }
 
 // Certify signs a Certificate with these Keys, which are those of a cluster's authority.
@@ -70,8 +71,8 @@ func (k *Keys) Certify(cluster, node string, key Key) (Membership, error) {
 
 // Revoke signs Revocations with these Keys, which are those of a cluster's authority. It
 // returns them as JSON.
-func (k *Keys) Revoke(number int64, keys []Key) ([]byte, error) {
-	r := Revocations{Number: number, Keys: keys}
+func (k *Keys) Revoke(keys []Key) ([]byte, error) {
+	r := Revocations{Keys: keys}
 	var err error
 	if r.Signature, _, err = k.Sign(r.statement()); err != nil {
 		return nil, err
@@ -80,7 +81,7 @@ func (k *Keys) Revoke(number int64, keys []Key) ([]byte, error) {
 }
 
 // Enlist keeps m, in which the authority of a cluster certifies our own Key. It replaces
-// the Membership of another cluster.
+// the Membership of another cluster. Revoked Keys stay revoked.
 func (k *Keys) Enlist(m Membership) error {
 	own, err := k.Own()
 	if err != nil {
@@ -91,15 +92,6 @@ func (k *Keys) Enlist(m Membership) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	last, err := k.membership()
-	if err != nil {
-		return err
-	}
-	if last != nil && last.Authority != m.Authority { // the new authority counts from its own number
-		if err := os.Remove(filepath.Join(k.dir, revocationsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
 	return k.replace(membershipFile, m)
 }
 
@@ -150,9 +142,9 @@ func (k *Keys) Certificate() (*Certificate, error) {
 	return &m.Certificate, nil
 }
 
-// UpdateRevocations keeps Revocations of our cluster, as JSON, if they are newer than the
-// last. It refuses those that another authority signed. Outside of a cluster it does
-// nothing.
+// UpdateRevocations keeps the Keys of Revocations of our cluster, as JSON, beside those
+// that it keeps already. It refuses a list that another authority signed. Outside of a
+// cluster it does nothing.
 func (k *Keys) UpdateRevocations(raw []byte) error {
 	m, err := k.membership()
 	if m == nil {
@@ -170,15 +162,31 @@ func (k *Keys) UpdateRevocations(raw []byte) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var last Revocations
-	if is, err := k.read(revocationsFile, &last); err != nil || is && last.Number >= r.Number {
+	known, err := k.revoked()
+	if err != nil {
 		return err
 	}
-	return k.replace(revocationsFile, r)
+	all := slices.Concat(known, r.Keys)
+	slices.SortFunc(all, func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+	if all = slices.Compact(all); len(all) == len(known) {
+		return nil
+	}
+	return k.replace(revocationsFile, all)
 }
 
-// TrustsMember reports whether the authority of our cluster certifies key with c and has
-// not revoked it.
+// revoked returns the revoked Keys that are kept, sorted.
+func (k *Keys) revoked() (all []Key, err error) {
+	_, err = k.read(revocationsFile, &all)
+	return all, err
+}
+
+// Revoked reports whether an authority of our cluster has revoked key.
+func (k *Keys) Revoked(key Key) (bool, error) {
+	all, err := k.revoked()
+	return slices.Contains(all, key), err
+}
+
+// TrustsMember reports whether the authority of our cluster certifies key with c.
 func (k *Keys) TrustsMember(key Key, c *Certificate) (bool, error) {
 	if c == nil {
 		return false, nil
@@ -187,10 +195,5 @@ func (k *Keys) TrustsMember(key Key, c *Certificate) (bool, error) {
 	if m == nil {
 		return false, err
 	}
-	if c.Key != key || !m.Authority.Verify(c.statement(), c.Signature) {
-		return false, nil
-	}
-	var revoked Revocations
-	_, err = k.read(revocationsFile, &revoked)
-	return err == nil && !slices.Contains(revoked.Keys, key), err
+	return c.Key == key && m.Authority.Verify(c.statement(), c.Signature), nil
 }

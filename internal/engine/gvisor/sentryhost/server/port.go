@@ -200,6 +200,13 @@ func (h *Host) trusts(key installation.Key, r sentryhost.ImportRequest) error {
 			return sandbox.Errorf(sandbox.Denied, "this server cannot tell which nodes of its cluster are revoked").WithCause(err)
 		}
 	}
+	revoked, err := h.keys.Revoked(key)
+	if err != nil {
+		return err
+	}
+	if revoked { // also if an operator added the key before
+		return sandbox.Errorf(sandbox.Denied, "the snapshot comes from a node that is revoked in this cluster")
+	}
 	trusted, err := h.keys.Trusts(key)
 	if err == nil && !trusted {
 		trusted, err = h.keys.TrustsMember(key, r.Proof.Certificate)

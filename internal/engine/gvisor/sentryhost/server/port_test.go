@@ -326,10 +326,14 @@ func TestTakeFromTheCluster(t *testing.T) {
 	if _, err := exported(t, to, stateOf(t, to, true)).give(t, portHost(t), sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
 		t.Errorf("taken outside of the cluster: %v", err)
 	}
-	s.revoked, err = authority.Revoke(1, []installation.Key{keyFrom})
+	s.revoked, err = authority.Revoke([]installation.Key{keyFrom})
 	must(t, err)
 	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
 		t.Errorf("taken from a revoked sentry host: %v", err)
+	}
+	must(t, to.keys.Trust(keyFrom))
+	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("taken from a revoked sentry host that an operator trusts: %v", err)
 	}
 	s.revoked = nil
 	if _, err := s.give(t, to, sandbox.NewSnapshotID(), good); !errors.Is(err, sandbox.Denied) {
