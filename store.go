@@ -14,6 +14,7 @@ type Store interface {
 	VolumeStore
 	NodeStore
 	LeaderStore
+	CopyKeyStore
 	SigningKeyStore
 	KeyStore
 	SecretStore

@@ -132,6 +132,12 @@ func (r *NodeRecords) TemplateBytes(ctx context.Context, _ string, tenant sandbo
 	return m.GetBytes(), err
 }
 
+// KeepCopyKey implements sandbox.NodeRecords.
+func (r *NodeRecords) KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.KeepCopyKey, &sessionv1.KeepCopyKeyRequest{Prefix: prefix, Sealed: sealed})
+	return m.GetSealed(), err
+}
+
 // NodeRecordsService serves records to Nodes. Each is about the Node that the caller's
 // certificate names.
 func NodeRecordsService(records sandbox.NodeRecords) Service {
@@ -202,4 +208,9 @@ func (s nodeRecordsServer) SnapshotsOfBuild(ctx context.Context, r *connect.Requ
 func (s nodeRecordsServer) TemplateBytes(ctx context.Context, r *connect.Request[sessionv1.TemplateBytesRequest]) (*connect.Response[sessionv1.TemplateBytesResponse], error) {
 	bytes, err := s.records.TemplateBytes(ctx, callerOf(ctx).Name, sandbox.TenantID(r.Msg.Tenant))
 	return answer(&sessionv1.TemplateBytesResponse{Bytes: bytes}, err)
+}
+
+func (s nodeRecordsServer) KeepCopyKey(ctx context.Context, r *connect.Request[sessionv1.KeepCopyKeyRequest]) (*connect.Response[sessionv1.KeepCopyKeyResponse], error) {
+	sealed, err := s.records.KeepCopyKey(ctx, r.Msg.Prefix, r.Msg.Sealed)
+	return answer(&sessionv1.KeepCopyKeyResponse{Sealed: sealed}, err)
 }

@@ -71,6 +71,7 @@ var rules = map[string]rule{
 	sessionv1connect.NodeRecordsServiceNeedsImageProcedure:       forNone(Node),
 	sessionv1connect.NodeRecordsServiceSnapshotsOfBuildProcedure: forNone(Node),
 	sessionv1connect.NodeRecordsServiceTemplateBytesProcedure:    forNone(Node),
+	sessionv1connect.NodeRecordsServiceKeepCopyKeyProcedure:      forNone(Node),
 
 	// Of the scheduler.
 	schedulerv1connect.SchedulerServicePlaceProcedure:          forNone(SessionManager),

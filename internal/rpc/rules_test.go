@@ -72,6 +72,7 @@ cloudsandbox.node.v1.NodeService.ReadVolumeFile      G
 cloudsandbox.node.v1.NodeService.WriteVolumeFile     G
 cloudsandbox.scheduler.v1.SchedulerService/Place     m
 cloudsandbox.scheduler.v1.SchedulerService/PlaceElsewhere m
+cloudsandbox.session.v1.NodeRecordsService/KeepCopyKey n
 cloudsandbox.session.v1.NodeRecordsService/LeaderOf  n
 cloudsandbox.session.v1.NodeRecordsService/NeedsImage n
 cloudsandbox.session.v1.NodeRecordsService/OwnerOf   n

@@ -68,7 +68,7 @@ func (j *joined) openOffload(ctx context.Context) error {
 	}
 	j.replicas, err = replication.Open(inner, replication.Config{
 		Dir: filepath.Join(j.layout.Server(), "offload"), Blobs: blobs, Keys: j.cfg.Blobs.Keys, DiskBytes: j.cfg.Blobs.DiskBytes,
-		Owner: j.ownerOf, BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
+		Owner: j.ownerOf, KeepKey: j.keepCopyKey, BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
 	})
 	if err != nil {
 		return fmt.Errorf("copies of snapshots: %w", err)
@@ -82,6 +82,12 @@ func (j *joined) openOffload(ctx context.Context) error {
 func (j *joined) ownerOf(ctx context.Context, name string) (replication.Owned, error) {
 	o, err := j.records.OwnerOf(ctx, j.nodeName(), name)
 	return replication.Owned{Group: string(o.Tenant), Bytes: o.Bytes, At: o.CreatedAt}, err
+}
+
+// keepCopyKey is sandbox.NodeRecords.KeepCopyKey of the records, which a Node has later than
+// its Engine.
+func (j *joined) keepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
+	return j.records.KeepCopyKey(ctx, prefix, sealed)
 }
 
 // startOffload starts snapshot replication, if configured.

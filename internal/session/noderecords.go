@@ -25,6 +25,7 @@ type nodeRecordStore interface {
 	SnapshotBuilds(ctx context.Context) (map[string]int, error)
 	SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error)
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
+	sandbox.CopyKeyStore
 }
 
 var _ sandbox.NodeRecords = NodeRecords{}
@@ -99,4 +100,9 @@ func (r NodeRecords) mayUseTemplates(node string) error {
 		return sandbox.Errorf(sandbox.Denied, "the node %.64s does not keep the templates of this installation", node)
 	}
 	return nil
+}
+
+// KeepCopyKey implements sandbox.NodeRecords.
+func (r NodeRecords) KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
+	return r.Store.KeepCopyKey(ctx, prefix, sealed)
 }

@@ -2,6 +2,8 @@ package sessiontest
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ func NodeRecords(t *testing.T, open func(*testing.T) NodeRecordsWorld) {
 	for name, run := range map[string]func(*testing.T, NodeRecordsWorld){
 		"lease": nodeLease, "leader": nodeLeader, "owner": nodeOwner,
 		"image": nodeImage, "builds": nodeBuilds, "templates": nodeTemplates,
+		"keys of copies": nodeCopyKeys,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, open(t)) })
 	}
@@ -141,5 +144,28 @@ func nodeTemplates(t *testing.T, w NodeRecordsWorld) {
 	}
 	if got, err := w.Other.TemplateBytes(t.Context(), "other", "t"); !errors.Is(err, sandbox.Denied) || got != 0 {
 		t.Errorf("TemplateBytes for a node without templates = %d, %v", got, err)
+	}
+}
+
+func nodeCopyKeys(t *testing.T, w NodeRecordsWorld) {
+	prefix := strings.Repeat("0a", 16)
+	for i, of := range []sandbox.NodeRecords{w.Other, w.Home, w.Other} {
+		kept, err := of.KeepCopyKey(t.Context(), prefix, fmt.Appendf(nil, "key %d", i))
+		if err != nil || string(kept) != "key 0" {
+			t.Errorf("KeepCopyKey number %d = %q, %v", i, kept, err)
+		}
+	}
+	if kept, err := w.Home.KeepCopyKey(t.Context(), strings.Repeat("0b", 16), []byte("another")); err != nil || string(kept) != "another" {
+		t.Errorf("KeepCopyKey of another prefix = %q, %v", kept, err)
+	}
+	for name, of := range map[string]string{"no prefix": "", "a path": "../x", "a short one": "0a", "a large one": strings.Repeat("0A", 16)} {
+		if _, err := w.Other.KeepCopyKey(t.Context(), of, []byte("key")); !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("KeepCopyKey of %s: %v", name, err)
+		}
+	}
+	for name, sealed := range map[string][]byte{"none": nil, "a large one": make([]byte, 2000)} {
+		if _, err := w.Other.KeepCopyKey(t.Context(), prefix, sealed); !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("KeepCopyKey of the key %s: %v", name, err)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -561,6 +562,102 @@ func much(n int, seed byte) string {
 }
 
 // A state that differs little from another uploads little.
+// firstTogether are the Blobs of two Engines. The first reads of a key end only when both
+// have begun.
+type firstTogether struct {
+	sandbox.Blobs
+	asked  sync.WaitGroup
+	reads  sync.Map // Engines that have read
+	engine string
+	all    *firstTogether
+}
+
+func newFirstTogether(blobs sandbox.Blobs) *firstTogether {
+	f := &firstTogether{Blobs: blobs}
+	f.asked.Add(2)
+	return f
+}
+
+// of returns the Blobs for one Engine.
+func (f *firstTogether) of(engine string) *firstTogether {
+	return &firstTogether{Blobs: f.Blobs, engine: engine, all: f}
+}
+
+func (f *firstTogether) Get(ctx context.Context, name string) ([]byte, error) {
+	content, err := f.Blobs.Get(ctx, name)
+	if _, read := f.all.reads.LoadOrStore(f.engine, true); !read && strings.HasSuffix(name, "/key") {
+		f.all.asked.Done()
+		f.all.asked.Wait()
+	}
+	return content, err
+}
+
+// Two Engines that copy the first states of a group at the same time use one key: what
+// either has sealed opens with the key that Blobs have.
+func TestOneKeyForTwoEngines(t *testing.T) {
+	shared := newFirstTogether(disk.Open(t.TempDir()))
+	var mu sync.Mutex
+	kept := map[string][]byte{}
+	keep := func(_ context.Context, prefix string, sealed []byte) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if kept[prefix] == nil {
+			kept[prefix] = sealed
+		}
+		return kept[prefix], nil
+	}
+	var worlds []*world
+	for _, engine := range []string{"a", "b"} {
+		inner := fake.New()
+		t.Cleanup(inner.Close)
+		w := &world{inner: inner, cfg: replication.Config{
+			Dir: filepath.Join(t.TempDir(), "offload"), Blobs: shared.of(engine), Keys: [][]byte{key(7)}, KeepKey: keep,
+			Log: slog.New(slog.DiscardHandler), Retry: time.Millisecond,
+		}}
+		w.start(t)
+		t.Cleanup(func() { w.stop() })
+		worlds = append(worlds, w)
+	}
+	var keys []string
+	for _, w := range worlds {
+		w.save(t, "content", "tenant")
+	}
+	for _, w := range worlds {
+		w.until(t, "it is copied", func(s replication.Stats) bool { return s.Copied == 1 })
+		files, err := filepath.Glob(filepath.Join(w.cfg.Dir, "keys", "*"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("the keys are %v, %v", files, err)
+		}
+		raw, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, filepath.Base(files[0])+" "+string(raw))
+	}
+	if len(kept) != 1 || keys[0] != keys[1] {
+		t.Errorf("%d keys are kept, and the two engines use %q", len(kept), keys)
+	}
+}
+
+// A key that cannot be kept is not used: the copy waits.
+func TestKeyThatIsNotKept(t *testing.T) {
+	w := open(t, 0)
+	w.stop()
+	var refused atomic.Int64
+	w.cfg.KeepKey = func(_ context.Context, _ string, sealed []byte) ([]byte, error) {
+		if refused.Add(1) < 3 {
+			return nil, sandbox.Errorf(sandbox.Unavailable, "no session manager answers")
+		}
+		return sealed, nil
+	}
+	w.start(t)
+	w.save(t, "content", "tenant")
+	w.until(t, "it is copied in the end", func(s replication.Stats) bool { return s.Copied == 1 })
+	if n := refused.Load(); n != 3 {
+		t.Errorf("the key was offered %d times", n)
+	}
+}
+
 func TestLargeStates(t *testing.T) {
 	w := open(t, 1)
 	text := much(5<<20, 1)

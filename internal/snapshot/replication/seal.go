@@ -103,6 +103,8 @@ type keyring struct {
 	dir     string
 	blobs   sandbox.Blobs
 	masters []master // the first seals
+	// keepKey is Config.KeepKey.
+	keepKey func(ctx context.Context, prefix string, sealed []byte) ([]byte, error)
 
 	making chan struct{} // a mutex for fetching and making keys
 
@@ -138,9 +140,9 @@ func (m master) prefixOf(group string) string {
 
 // openKeys opens the keyring in dir, and creates it if missing. If the masters cannot
 // open its keys, the error is Invalid.
-func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte) (*keyring, error) {
+func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte, keep func(ctx context.Context, prefix string, sealed []byte) ([]byte, error)) (*keyring, error) {
 	r := &keyring{
-		dir: dir, blobs: blobs, making: make(chan struct{}, 1),
+		dir: dir, blobs: blobs, keepKey: keep, making: make(chan struct{}, 1),
 		keys: map[string]*groupKey{}, old: map[string]bool{},
 	}
 	for _, key := range masters {
@@ -270,13 +272,20 @@ func (r *keyring) known(prefix string) *groupKey {
 	return r.keys[prefix]
 }
 
-// create puts a new key into Blobs and returns the stored one, which is another process's
-// if that was put later.
+// create makes a key and puts it into Blobs. It returns the key of another process instead
+// if that was first, by keepKey, or else if that was put later.
 func (r *keyring) create(ctx context.Context, prefix string) ([]byte, error) {
 	data := make([]byte, KeyBytes)
 	_, _ = rand.Read(data) // as above
 	name := wrappedName(prefix)
-	if err := r.blobs.Put(ctx, name, seal(r.masters[0].wrap, name, data)); err != nil {
+	sealed := seal(r.masters[0].wrap, name, data)
+	if r.keepKey != nil {
+		var err error
+		if sealed, err = r.keepKey(ctx, prefix, sealed); err != nil {
+			return nil, fmt.Errorf("keep the key of a group: %w", err)
+		}
+	}
+	if err := r.blobs.Put(ctx, name, sealed); err != nil {
 		return nil, err
 	}
 	return r.blobs.Get(ctx, name)

@@ -123,6 +123,7 @@ type statements struct {
 	keepNode, nodeNow, retireNodes *sql.Stmt
 	drainNode                      *sql.Stmt
 	leaderStatements
+	copyKeyStatements
 	signingStatements
 	keyStatements
 	secretStatements
@@ -138,7 +139,7 @@ type statements struct {
 }
 
 func (s *statements) all(d *dialect) []prepared {
-	return slices.Concat(s.leaderStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
+	return slices.Concat(s.leaderStatements.all(d), s.copyKeyStatements.all(), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
 		{&s.savepoint, `SAVEPOINT one`},

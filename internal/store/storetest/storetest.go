@@ -686,7 +686,7 @@ func leases(t *testing.T, st sandbox.Store) {
 		if err := st.SetDraining(ctx, "b", draining); err != nil {
 			t.Fatal(err)
 		}
-		b = renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: draining}, time.Hour, 1)
+		renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: draining}, time.Hour, 1)
 		got, err = st.Nodes(ctx)
 		if err != nil || len(got) != 2 || got[0].Draining || got[1].Draining != draining {
 			t.Errorf("Nodes = %+v, %v, want draining %v", got, err, draining)

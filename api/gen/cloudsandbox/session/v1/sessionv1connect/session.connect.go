@@ -124,6 +124,9 @@ const (
 	// NodeRecordsServiceTemplateBytesProcedure is the fully-qualified name of the NodeRecordsService's
 	// TemplateBytes RPC.
 	NodeRecordsServiceTemplateBytesProcedure = "/cloudsandbox.session.v1.NodeRecordsService/TemplateBytes"
+	// NodeRecordsServiceKeepCopyKeyProcedure is the fully-qualified name of the NodeRecordsService's
+	// KeepCopyKey RPC.
+	NodeRecordsServiceKeepCopyKeyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/KeepCopyKey"
 )
 
 // SessionServiceClient is a client for the cloudsandbox.session.v1.SessionService service.
@@ -916,6 +919,7 @@ type NodeRecordsServiceClient interface {
 	NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error)
 	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
 	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
+	KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error)
 }
 
 // NewNodeRecordsServiceClient constructs a client for the
@@ -965,6 +969,12 @@ func NewNodeRecordsServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithSchema(nodeRecordsServiceMethods.ByName("TemplateBytes")),
 			connect.WithClientOptions(opts...),
 		),
+		keepCopyKey: connect.NewClient[v1.KeepCopyKeyRequest, v1.KeepCopyKeyResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceKeepCopyKeyProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("KeepCopyKey")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -976,6 +986,7 @@ type nodeRecordsServiceClient struct {
 	needsImage       *connect.Client[v1.NeedsImageRequest, v1.NeedsImageResponse]
 	snapshotsOfBuild *connect.Client[v1.SnapshotsOfBuildRequest, v1.SnapshotsOfBuildResponse]
 	templateBytes    *connect.Client[v1.TemplateBytesRequest, v1.TemplateBytesResponse]
+	keepCopyKey      *connect.Client[v1.KeepCopyKeyRequest, v1.KeepCopyKeyResponse]
 }
 
 // RenewLease calls cloudsandbox.session.v1.NodeRecordsService.RenewLease.
@@ -1008,6 +1019,11 @@ func (c *nodeRecordsServiceClient) TemplateBytes(ctx context.Context, req *conne
 	return c.templateBytes.CallUnary(ctx, req)
 }
 
+// KeepCopyKey calls cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey.
+func (c *nodeRecordsServiceClient) KeepCopyKey(ctx context.Context, req *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error) {
+	return c.keepCopyKey.CallUnary(ctx, req)
+}
+
 // NodeRecordsServiceHandler is an implementation of the cloudsandbox.session.v1.NodeRecordsService
 // service.
 type NodeRecordsServiceHandler interface {
@@ -1017,6 +1033,7 @@ type NodeRecordsServiceHandler interface {
 	NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error)
 	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
 	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
+	KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error)
 }
 
 // NewNodeRecordsServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -1062,6 +1079,12 @@ func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect
 		connect.WithSchema(nodeRecordsServiceMethods.ByName("TemplateBytes")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeRecordsServiceKeepCopyKeyHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceKeepCopyKeyProcedure,
+		svc.KeepCopyKey,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("KeepCopyKey")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cloudsandbox.session.v1.NodeRecordsService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeRecordsServiceRenewLeaseProcedure:
@@ -1076,6 +1099,8 @@ func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect
 			nodeRecordsServiceSnapshotsOfBuildHandler.ServeHTTP(w, r)
 		case NodeRecordsServiceTemplateBytesProcedure:
 			nodeRecordsServiceTemplateBytesHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceKeepCopyKeyProcedure:
+			nodeRecordsServiceKeepCopyKeyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1107,4 +1132,8 @@ func (UnimplementedNodeRecordsServiceHandler) SnapshotsOfBuild(context.Context, 
 
 func (UnimplementedNodeRecordsServiceHandler) TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.TemplateBytes is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey is not implemented"))
 }
