@@ -109,7 +109,7 @@ func (s *Sandbox) LifeEvent(before State) EventKind {
 	switch {
 	case before == Starting && s.State == Running:
 		return EventSandboxCreated
-	case (before == Pausing || before == Running) && s.State == Paused:
+	case (before == Pausing || before == Running) && s.State == Paused, before == Pausing && s.State == Resuming: // it moves to another Node
 		return EventSandboxPaused
 	case before == Resuming && s.State == Running:
 		return EventSandboxResumed

@@ -37,7 +37,8 @@ func TestLifeEvent(t *testing.T) {
 		{Running, Pausing, true, ""},
 		{Pausing, Running, true, ""}, // the pause failed
 		{Pausing, Paused, true, EventSandboxPaused},
-		{Running, Paused, true, EventSandboxPaused}, // its Boot was lost
+		{Running, Paused, true, EventSandboxPaused},   // its Boot was lost
+		{Pausing, Resuming, true, EventSandboxPaused}, // it moves to another Node
 		{Paused, Paused, true, ""},
 		{Paused, Resuming, true, ""},
 		{Resuming, Paused, true, ""}, // the resume failed

@@ -179,7 +179,7 @@ type NodeStore interface {
 	// Conflict while another Holder has the Lease.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
-	// unless a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It
+	// unless they are Draining or a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It
 	// returns their names.
 	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
 	// Nodes returns all records by name.

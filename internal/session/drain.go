@@ -17,8 +17,8 @@ const (
 	firstDrainRetry = 30 * time.Second
 	lastDrainRetry  = 10 * time.Minute
 	// parallelDrains bounds the Sandboxes that leave Nodes at the same time. Each of them
-	// stands still meanwhile.
-	parallelDrains = 3
+	// stands still meanwhile. One copy is left for starts.
+	parallelDrains = parallelCopies - 1
 	// leaveLimit bounds the move of one Sandbox.
 	leaveLimit = pauseLimit + copyLimit + resumeLimit
 )
@@ -32,7 +32,7 @@ func (m *Manager) watchDrains(ctx context.Context) error {
 			drains := map[string]bool{}
 			for _, n := range nodes {
 				if n.Draining {
-					drains[n.Name] = true
+					drains[n.Name] = n.LeaseLeft > 0
 				}
 			}
 			m.mu.Lock()
@@ -68,9 +68,9 @@ func (m *Manager) keepDrained(ctx context.Context) error {
 // later.
 func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error {
 	m.mu.Lock()
-	none := len(m.drains) == 0
+	drains := maps.Clone(m.drains)
 	m.mu.Unlock()
-	if none {
+	if len(drains) == 0 {
 		clear(attempts)
 		return nil
 	}
@@ -82,7 +82,8 @@ func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error 
 	work := newGroupOf(parallelDrains)
 	there := map[string]bool{}
 	for _, sb := range all {
-		if !m.isDraining(sb.Boot.Node) || sb.State != sandbox.Running && sb.State != sandbox.Paused {
+		// A Node that is away can save nothing.
+		if answers := drains[sb.Boot.Node]; !answers || sb.State != sandbox.Running && sb.State != sandbox.Paused {
 			continue
 		}
 		there[sb.ID] = true
@@ -94,7 +95,7 @@ func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error 
 		}
 		work.do(func() error {
 			err := m.leave(ctx, sb.ID)
-			if err == nil || errors.Is(err, sandbox.NotFound) {
+			if err == nil {
 				return nil
 			}
 			mu.Lock()
@@ -115,6 +116,9 @@ func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error 
 // When ctx ends, it cancels a copy, and finishes the rest.
 func (m *Manager) leave(ctx context.Context, id string) error {
 	sb, done, err := m.move(ctx, id)
+	if errors.Is(err, sandbox.NotFound) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -138,9 +142,9 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 
 // leaveRunning moves a running Sandbox, which the caller holds by move. It is frozen while
 // its state is saved and copied; if that fails, it continues where it is. Then it starts on
-// the other Node, or, if that fails, on its own again. Its record never says that it is
-// paused unless both fail, so programs that gateways follow continue for their clients. Its
-// deadline stays.
+// the other Node, or, if that fails, on its own again. Its record does not say that it is
+// paused unless both fail, or this process ends in between. So programs that gateways follow
+// continue for their clients. Its deadline stays.
 func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
 	node, err := m.placeElsewhere(ctx, sb)
 	if err != nil {
@@ -156,7 +160,9 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
 	defer release()
 	unhold := func() {}
 	defer func() { unhold() }()
-	resuming, err := m.pauseInto(work, sb, snap, leaveLimit, func() (func(*sandbox.Sandbox) error, error) {
+	var before sandbox.Sandbox
+	resuming, err := m.pauseInto(work, sb, snap, leaveLimit, func(running sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
+		before = running
 		saved, err := m.store.SnapshotByID(work, snap.ID)
 		if err != nil {
 			return nil, err
@@ -171,32 +177,46 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
 	})
 	if err == nil {
 		m.untrack(sb.ID)
-		m.stopPaused(work, sb)
-		err = m.arrive(work, sb, resuming, snap)
+		m.stopWithin(ctx, before)
+		err = m.arrive(ctx, before, resuming, snap)
 	}
 	m.observe("move", err, began)
 	return err
 }
 
+// stopWithin is stopPaused, within stopLimit and also after ctx has ended.
+func (m *Manager) stopWithin(ctx context.Context, before sandbox.Sandbox) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	m.stopPaused(ctx, before)
+}
+
+// startWithin is startBoot, within resumeLimit and also after ctx has ended.
+func (m *Manager) startWithin(ctx context.Context, sb sandbox.Sandbox) (sandbox.Started, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeLimit)
+	defer cancel()
+	return m.startBoot(ctx, sb)
+}
+
 // arrive starts a Sandbox that has left its Node, or returns it to snap on that Node. before
 // is its record when it ran.
 func (m *Manager) arrive(ctx context.Context, before, sb sandbox.Sandbox, snap sandbox.Snapshot) error {
-	started, err := m.startBoot(ctx, sb)
+	started, err := m.startWithin(ctx, sb)
 	if err != nil {
 		m.log.WarnContext(ctx, "starting a moved sandbox failed; it starts on its node again", telemetry.KeySandbox, sb.ID,
 			telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
 		sb, started, err = m.startAgain(ctx, sb, snap)
 	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
 	if err != nil {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		defer cancel()
-		if _, undoErr := m.stayPaused(undo, sb, snap, sb.Timeline, now().Add(sandbox.PausedLife)); undoErr != nil {
+		if _, undoErr := m.stayPaused(undo, sb, m.pausedIn(undo, sb, snap), sb.Timeline, now().Add(sandbox.PausedLife)); undoErr != nil {
 			m.log.WarnContext(ctx, "recording that a moved sandbox is paused failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
 			m.mendSoon()
 		}
 		return err
 	}
-	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+	running, err := m.change(undo, sb.ID, func(s *sandbox.Sandbox) error {
 		if s.Boot != sb.Boot {
 			return notRunning(*s)
 		}
@@ -218,22 +238,35 @@ func (m *Manager) arrive(ctx context.Context, before, sb sandbox.Sandbox, snap s
 	return nil
 }
 
-// startAgain starts a resuming Sandbox, whose start failed, from snap on its Node.
+// startAgain starts a resuming Sandbox, whose start failed, from snap on its Node. It does
+// not if the Node that was tried cannot be asked to stop the Boot: it may run there.
 func (m *Manager) startAgain(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, sandbox.Started, error) {
-	again, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if err := m.nodes.Stop(limited, sb.Boot.Node, sb.Boot.ID, 0); err != nil {
+		return sb, sandbox.Started{}, err
+	}
+	again, err := m.change(limited, sb.ID, func(s *sandbox.Sandbox) error {
 		if s.Boot != sb.Boot || s.State != sandbox.Resuming {
 			return notRunning(*s)
 		}
 		s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
-		s.Snapshot = snap.ID
+		s.Snapshot, s.Deadline = snap.ID, now().Add(resumeLimit)
 		return nil
 	})
 	if err != nil {
 		return sb, sandbox.Started{}, err
 	}
-	if err := m.nodes.Stop(ctx, sb.Boot.Node, sb.Boot.ID, 0); err != nil {
-		m.mendSoon()
-	}
-	started, err := m.startBoot(ctx, again)
+	started, err := m.startWithin(ctx, again)
 	return again, started, err
+}
+
+// pausedIn returns the Snapshot that a Sandbox is paused in after a failed start: snap. It is
+// the tried one if that is on another Node, which cannot be asked to stop the Boot: that
+// Node itself refuses an older Boot when it starts a newer one.
+func (m *Manager) pausedIn(ctx context.Context, tried sandbox.Sandbox, snap sandbox.Snapshot) sandbox.Snapshot {
+	if tried.Boot.Node == snap.Node || m.nodes.Stop(ctx, tried.Boot.Node, tried.Boot.ID, 0) == nil {
+		return snap
+	}
+	return sandbox.Snapshot{ID: tried.Snapshot, Node: tried.Boot.Node}
 }

@@ -48,7 +48,8 @@ type snapshotCopy struct {
 func (m *Manager) isDraining(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.drains[node]
+	_, is := m.drains[node]
+	return is
 }
 
 // startSaved starts the Boot of a Sandbox from its Snapshot, and returns the record, which
@@ -70,7 +71,13 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 		}
 		refused = err
 	}
-	moved, release, err := m.moveState(ctx, sb)
+	// Half of the time is left for a start here.
+	limited, cancel := ctx, func() {}
+	if end, has := ctx.Deadline(); has && leave {
+		limited, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	moved, release, err := m.moveState(limited, sb)
+	cancel()
 	if err == nil {
 		started, err := m.startBoot(ctx, moved)
 		return moved, started, release, err

@@ -468,3 +468,77 @@ func TestDrainThatEndsEarly(t *testing.T) {
 		}
 	})
 }
+
+// A Node that is away can save nothing: its Sandboxes stay as they are while it drains.
+func TestDrainOfANodeThatIsAway(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		w.stop()
+		w.grace = 24 * time.Hour
+		w.m = w.manager(w.store, w.nodes)
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour})
+		w.nodes.setAway("a", true)
+		w.lease("a", -time.Second)
+		w.setDraining("a", true)
+		w.pass(20 * time.Minute)
+		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot != sb.Boot || !now.Deadline.Equal(sb.Deadline) {
+			t.Errorf("it is %+v", now)
+		}
+		w.nodes.setAway("a", false)
+		w.lease("a", 24*time.Hour)
+		w.pass(2 * drainsEvery)
+		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot.Node != "b" {
+			t.Errorf("then it is %+v", now)
+		}
+	})
+}
+
+// A Sandbox whose start elsewhere has an unknown end starts nowhere else: it is paused on
+// that Node.
+func TestDrainWithAnUnclearStart(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour})
+		w.nodes.remember(sb, "one")
+		w.nodes.fail(func(f *faults) {
+			f.onBound = func(req sandbox.StartRequest) error {
+				w.nodes.away["b"] = true // the caller holds the lock
+				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+			}
+		})
+		w.setDraining("a", true)
+		now := w.record(sb.ID)
+		if now.State != sandbox.Paused || now.Boot.Node != "b" {
+			t.Fatalf("it is %+v", now)
+		}
+		for _, b := range w.nodes.all() {
+			if b.SandboxID == sb.ID && b.Number < now.Boot.Number {
+				t.Errorf("the boot %+v runs too", b)
+			}
+		}
+		w.nodes.mend()
+		w.nodes.setAway("b", false)
+		running, err := w.m.Resume(t.Context(), "t", sb.ID)
+		if err != nil || running.Boot.Node != "b" || w.nodes.recall(running) != "one" {
+			t.Errorf("it resumes as %+v with %q, %v", running, w.nodes.recall(running), err)
+		}
+	})
+}
+
+// A paused Sandbox whose state is lost is tried ever more seldom.
+func TestDrainOfALostState(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.paused("one")
+		if err := w.nodes.DeleteSaved(t.Context(), "a", sb.Snapshot); err != nil {
+			t.Fatal(err)
+		}
+		before := w.store.inserts.Load()
+		w.setDraining("a", true)
+		w.pass(time.Hour)
+		if n := w.store.inserts.Load() - before; n < 3 || n > 12 {
+			t.Errorf("it was tried %d times in an hour", n)
+		}
+		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -173,7 +173,7 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 		return sandbox.Sandbox{}, err
 	}
 	defer release()
-	paused, err := m.pauseInto(ctx, sb, snap, pauseLimit, func() (func(*sandbox.Sandbox) error, error) {
+	paused, err := m.pauseInto(ctx, sb, snap, pauseLimit, func(sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
 		return func(s *sandbox.Sandbox) error {
 			s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
 			return s.To(sandbox.Paused)
@@ -191,11 +191,12 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	return paused, nil
 }
 
-// pauseInto freezes sb and saves it as snap, within limit. Then it calls next, and records
-// the State that the returned edit sets. On error sb continues to run, at once or after
-// reconciling.
-func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, limit time.Duration, next func() (edit func(*sandbox.Sandbox) error, err error)) (sandbox.Sandbox, error) {
+// pauseInto freezes sb and saves it as snap, within limit. Then it calls next with the last
+// record that says running, and records the State that the returned edit sets. On error sb
+// continues to run, at once or after reconciling.
+func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, limit time.Duration, next func(running sandbox.Sandbox) (edit func(*sandbox.Sandbox) error, err error)) (sandbox.Sandbox, error) {
 	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		sb.Deadline, sb.RunsUntil = s.Deadline, s.RunsUntil
 		s.Deadline = now().Add(limit)
 		return s.To(sandbox.Pausing)
 	})
@@ -204,7 +205,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 	}
 	if err = m.save(ctx, sb, snap, true); err == nil {
 		var edit func(*sandbox.Sandbox) error
-		if edit, err = next(); err == nil {
+		if edit, err = next(sb); err == nil {
 			var after sandbox.Sandbox
 			if after, err = m.change(ctx, sb.ID, edit); err == nil {
 				return after, nil

@@ -147,7 +147,7 @@ func (m *Manager) stayAsBefore(ctx context.Context, sb, tried sandbox.Sandbox, c
 	defer cancel()
 	snap, err := m.store.SnapshotByID(undo, sb.Snapshot)
 	if err == nil {
-		_, err = m.stayPaused(undo, tried, snap, sb.Timeline, sb.Deadline)
+		_, err = m.stayPaused(undo, tried, m.pausedIn(undo, tried, snap), sb.Timeline, sb.Deadline)
 	}
 	if err != nil {
 		m.log.WarnContext(ctx, "undoing a failed resume failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)

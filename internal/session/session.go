@@ -158,7 +158,7 @@ type Manager struct {
 	leaving  map[string]chan struct{} // by Sandbox ID; closed once the Boot of the paused Sandbox is gone
 	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
-	drains   map[string]bool // Nodes that Sandboxes are to leave
+	drains   map[string]bool // Nodes that Sandboxes are to leave, and whether they answer
 }
 
 var (

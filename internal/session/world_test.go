@@ -534,6 +534,13 @@ type checkedStore struct {
 	t      *testing.T
 	writes atomic.Int64
 	states sync.Map // the States of each Sandbox, by ID: a string of them
+	// inserts counts the Snapshots that were recorded.
+	inserts atomic.Int64
+}
+
+func (s *checkedStore) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
+	s.inserts.Add(1)
+	return s.Store.InsertSnapshot(ctx, snap)
 }
 
 func (s *checkedStore) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
@@ -581,6 +588,7 @@ type world struct {
 	nodes *nodes
 	m     *session.Manager
 	stop  func()
+	grace time.Duration // Config.NodeGrace of Managers
 
 	secrets  sync.Map // open ones by tenant and name
 	imported imported
@@ -639,7 +647,7 @@ func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 	}
 	slices.Sort(names)
 	return session.New(store, n, placed{names, w.nodes}, images{}, session.Config{
-		Engine: "fake", SuspensionsEvery: suspensionsEvery, DrainsEvery: drainsEvery, LayerBytes: layerRoom,
+		Engine: "fake", SuspensionsEvery: suspensionsEvery, DrainsEvery: drainsEvery, NodeGrace: w.grace, LayerBytes: layerRoom,
 		Imported:    &w.imported,
 		Event:       func(e sandbox.Event) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },

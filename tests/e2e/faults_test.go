@@ -399,6 +399,7 @@ func TestClusterDrain(t *testing.T) {
 	}
 
 	drain(rig.FleetNode, true) // so that all of them are on one node
+	time.Sleep(6 * time.Second) // until all schedulers know of it
 	var all []ticks
 	for range 6 {
 		all = append(all, newTicks(t, c, c.Create(t, rig.Body{"timeout_seconds": 900}).ID))

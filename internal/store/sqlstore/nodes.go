@@ -43,7 +43,7 @@ func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
 
 var keepNode = nodeTable.replacing("name")
 
-const retireNodesText = `DELETE FROM nodes WHERE lease_until < ?
+const retireNodesText = `DELETE FROM nodes WHERE lease_until < ? AND NOT draining
 	AND name NOT IN (SELECT boot_node FROM sandboxes WHERE state <> 'ended')
 	AND name NOT IN (SELECT node FROM snapshots) AND name NOT IN (SELECT node FROM volumes)
 	RETURNING name`
