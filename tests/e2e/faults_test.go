@@ -398,7 +398,7 @@ func TestClusterDrain(t *testing.T) {
 		t.Logf("%+v of other tests are on the node", n)
 	}
 
-	drain(rig.FleetNode, true) // so that all of them are on one node
+	drain(rig.FleetNode, true)  // so that all of them are on one node
 	time.Sleep(6 * time.Second) // until all schedulers know of it
 	var all []ticks
 	for range 6 {
