@@ -440,7 +440,9 @@ func TestCommandExecInput(t *testing.T) {
 		t.Errorf("after the end of its input: %v: %s", err, p.stderr.String())
 	}
 
-	p = sh.pipe(t, "exec", "-i", "box", "bash", "-c", "trap 'echo asked; exit 9' INT; read a; echo $a; while :; do sleep 0.1; done")
+	// Without children: once, a bash that was interrupted as its child ended used a whole
+	// CPU in user mode from then on and took only SIGKILL. The cause is not known.
+	p = sh.pipe(t, "exec", "-i", "box", "bash", "-c", "trap 'echo asked; exit 9' INT; read a; echo $a; while :; do read -t 0.1 b; done")
 	p.answers(t, "x\n", "x\n")
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
