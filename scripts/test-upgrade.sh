@@ -17,7 +17,7 @@ source scripts/steps.sh
 suite "make test-upgrade" 12
 skip=()
 if [[ -n ${SHORT:-} ]]; then
-  skip=(-skip '^Test(ClusterWithoutDatabase|ClusterLeaderDies|ClusterNodeCutOff|ManyFilesAndDescriptorsAreSaved|ExactBytes|ExactBytesInJSON|Idle|CommandExecInput|CommandCancel|ShellsThatDoNotWait|BenchFromTheCommandLine|SymlinkRaces|JavaScriptContexts|Git|EveryDoorWaitsForAPause|RestoreMatrix)$')
+  skip=(-skip '^Test(ClusterWithoutDatabase|ClusterLeaderDies|ClusterNodeCutOff|ManyFilesAndDescriptorsAreSaved|ExactBytes|ExactBytesInJSON|Idle|CommandExecInput|CommandCancel|ShellsThatDoNotWait|BenchFromTheCommandLine|SymlinkRaces|JavaScriptContexts|Git|EveryDoorWaitsForAPause|RestoreMatrix|RAndJavaContexts|TerminalOverPauses|SnapshotsOfATenantAreBounded|VolumeFilesByRequests|CommandRun|CommandExecLargeInput|CommandNetworkRules|LostSentryGoesBackToACheckpoint)$')
 fi
 scripts/install.sh cluster
 DATA=${DATA:-/var/lib/cloud-sandbox}
