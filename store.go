@@ -191,7 +191,7 @@ type NodeStore interface {
 	NodeUse(ctx context.Context, name string) (NodeUse, error)
 }
 
-// NodeUse is what a Node has, by the records.
+// NodeUse counts the records that name a Node.
 type NodeUse struct {
 	Running   int // Sandboxes that have not ended and are not paused
 	Paused    int // Sandboxes that are paused in a state on the Node

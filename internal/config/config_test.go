@@ -72,7 +72,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"ACME for no domain", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "localhost"}, []string{`"localhost" is not a public host name`}},
 		{"ACME for one twice", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example,A.example"}, []string{`"a.example" is listed twice`}},
 		{"ACME beside files", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example", "CLOUD_SANDBOX_TLS_CERT", "/c", "CLOUD_SANDBOX_TLS_KEY", "/k"}, []string{"CLOUD_SANDBOX_TLS_ACME and CLOUD_SANDBOX_TLS_CERT are both set"}},
-		{"ACME for nobody", nil, []string{"CLOUD_SANDBOX_TLS_ACME_EMAIL", "a@a.example"}, []string{"is set without CLOUD_SANDBOX_TLS_ACME"}},
+		{"ACME without hosts", nil, []string{"CLOUD_SANDBOX_TLS_ACME_EMAIL", "a@a.example"}, []string{"is set without CLOUD_SANDBOX_TLS_ACME"}},
 		{"ACME in the clear", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example", "CLOUD_SANDBOX_TLS_ACME_DIRECTORY", "http://ca.example/dir"}, []string{"CLOUD_SANDBOX_TLS_ACME_DIRECTORY: it is not https://"}},
 		{"ACME and no address", nil, []string{"CLOUD_SANDBOX_TLS_ACME", "a.example", "CLOUD_SANDBOX_TLS_ACME_EMAIL", "Ann <a@a.example>"}, []string{"CLOUD_SANDBOX_TLS_ACME_EMAIL: it is not an address"}},
 		{"short secret", nil, []string{"JWT_SECRET", "short"}, []string{"it has 5 bytes"}},

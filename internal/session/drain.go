@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -50,10 +49,10 @@ func (m *Manager) watchDrains(ctx context.Context) error {
 
 // keepDrained moves Sandboxes away from Nodes that drain, until ctx ends.
 func (m *Manager) keepDrained(ctx context.Context) error {
-	attempts := map[string]attempt{} // by Sandbox ID
+	var tried retries
 	failing := false
 	for {
-		err := m.drain(ctx, attempts)
+		err := m.drain(ctx, &tried)
 		if err != nil && !failing && ctx.Err() == nil {
 			m.log.Warn("moving the sandboxes of draining nodes failed; will retry", telemetry.KeyError, err)
 		}
@@ -66,19 +65,18 @@ func (m *Manager) keepDrained(ctx context.Context) error {
 
 // drain moves each Sandbox on a Node that drains once, except those whose next attempt is
 // later.
-func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error {
+func (m *Manager) drain(ctx context.Context, tried *retries) error {
 	m.mu.Lock()
 	drains := maps.Clone(m.drains)
 	m.mu.Unlock()
 	if len(drains) == 0 {
-		clear(attempts)
+		tried.keep(nil)
 		return nil
 	}
 	all, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		return err
 	}
-	var mu sync.Mutex
 	work := newGroupOf(parallelDrains)
 	there := map[string]bool{}
 	for _, sb := range all {
@@ -87,10 +85,8 @@ func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error 
 			continue
 		}
 		there[sb.ID] = true
-		mu.Lock()
-		tried := attempts[sb.ID]
-		mu.Unlock()
-		if now().Before(tried.next) {
+		failed, due := tried.due(sb.ID)
+		if !due {
 			continue
 		}
 		work.do(func() error {
@@ -98,9 +94,7 @@ func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error 
 			if err == nil {
 				return nil
 			}
-			mu.Lock()
-			attempts[sb.ID] = attempt{tried.failed + 1, now().Add(min(firstDrainRetry<<min(tried.failed, 10), lastDrainRetry))}
-			mu.Unlock()
+			tried.fail(sb.ID, min(firstDrainRetry<<min(failed, 10), lastDrainRetry))
 			if isNowhere(err) {
 				return nil // until another Node has room; the operator sees the numbers
 			}
@@ -108,7 +102,7 @@ func (m *Manager) drain(ctx context.Context, attempts map[string]attempt) error 
 		})
 	}
 	err = work.wait()
-	maps.DeleteFunc(attempts, func(id string, _ attempt) bool { return !there[id] })
+	tried.keep(there)
 	return err
 }
 

@@ -117,7 +117,14 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	if sb.State != sandbox.Paused {
 		return sandbox.Sandbox{}, notRunning(sb)
 	}
-	defer m.hold(sb.Snapshot)() // it stays paused in that if it cannot start from snap
+	release := m.keep(sb.Snapshot) // it stays paused in that if it cannot start from snap
+	moved := false
+	defer func() {
+		release()
+		if moved {
+			m.sweepSoon()
+		}
+	}()
 	began := time.Now()
 	resuming, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		s.Timeline = timeline
@@ -128,6 +135,7 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	}
 	running, err := m.startFrom(ctx, resuming)
 	m.observe("resume", err, began)
+	moved = running.Snapshot != snap.ID
 	if err != nil {
 		m.stayAsBefore(ctx, sb, running, err)
 		return sandbox.Sandbox{}, cannotStart(running, began, err)

@@ -196,16 +196,24 @@ func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req san
 // hold keeps sweeps from a Snapshot or Volume until release is called; release then asks
 // for a sweep.
 func (m *Manager) hold(snapshot string) (release func()) {
+	unkeep := m.keep(snapshot)
+	return func() {
+		unkeep()
+		m.sweepSoon()
+	}
+}
+
+// keep is hold for a caller that asks for a sweep itself, if one is needed.
+func (m *Manager) keep(snapshot string) (release func()) {
 	m.mu.Lock()
 	m.held[snapshot]++
 	m.mu.Unlock()
 	return func() {
 		m.mu.Lock()
+		defer m.mu.Unlock()
 		if m.held[snapshot]--; m.held[snapshot] == 0 {
 			delete(m.held, snapshot)
 		}
-		m.mu.Unlock()
-		m.sweepSoon()
 	}
 }
 

@@ -41,22 +41,53 @@ func (s *suspended) set(now sandbox.Suspensions) bool {
 	return changed
 }
 
-// An attempt counts failed pauses of a Sandbox, with the time of the next attempt.
+// retries are the failed attempts on Sandboxes, by ID, with the time of the next one. The
+// zero value has none. Methods are safe for concurrent use.
+type retries struct {
+	mu   sync.Mutex
+	byID map[string]attempt
+}
+
 type attempt struct {
 	failed int
 	next   time.Time
 }
 
+// due returns the number of failed attempts on a Sandbox, and whether another one is due.
+func (a *retries) due(id string) (failed int, due bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	tried := a.byID[id]
+	return tried.failed, !now().Before(tried.next)
+}
+
+// fail records another failed attempt on a Sandbox; the next one is due after pause.
+func (a *retries) fail(id string, pause time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.byID == nil {
+		a.byID = map[string]attempt{}
+	}
+	a.byID[id] = attempt{a.byID[id].failed + 1, now().Add(pause)}
+}
+
+// keep forgets the attempts on all other Sandboxes.
+func (a *retries) keep(ids map[string]bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.byID, func(id string, _ attempt) bool { return !ids[id] })
+}
+
 // keepSuspended pauses running Sandboxes of suspended Tenants until ctx ends.
 func (m *Manager) keepSuspended(ctx context.Context) error {
-	attempts := map[string]attempt{}
+	var tried retries
 	var looked time.Time
 	failing := false
 	for {
 		suspensions, err := m.store.Suspensions(ctx)
 		if err == nil && (m.suspended.set(suspensions) || len(suspensions) > 0 && now().Sub(looked) >= suspendLook) {
 			looked = now()
-			err = m.pauseSuspended(ctx, attempts)
+			err = m.pauseSuspended(ctx, &tried)
 		}
 		if err != nil && !failing && ctx.Err() == nil {
 			m.log.Warn("stopping the sandboxes of suspended tenants failed; will retry", telemetry.KeyError, err)
@@ -70,13 +101,12 @@ func (m *Manager) keepSuspended(ctx context.Context) error {
 
 // pauseSuspended pauses all running Sandboxes of suspended Tenants. It ends a Sandbox
 // after suspendTries failures, or at once if pause is unsupported.
-func (m *Manager) pauseSuspended(ctx context.Context, attempts map[string]attempt) error {
+func (m *Manager) pauseSuspended(ctx context.Context, tried *retries) error {
 	all, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		return err
 	}
 	still := func(sb sandbox.Sandbox) bool { return sb.State == sandbox.Running && m.suspended.hold(sb.Tenant) }
-	var mu sync.Mutex
 	work := newGroup()
 	running := map[string]bool{}
 	for _, sb := range all {
@@ -84,24 +114,20 @@ func (m *Manager) pauseSuspended(ctx context.Context, attempts map[string]attemp
 			continue
 		}
 		running[sb.ID] = true
-		mu.Lock()
-		tried := attempts[sb.ID]
-		mu.Unlock()
-		if now().Before(tried.next) {
+		failed, due := tried.due(sb.ID)
+		if !due {
 			continue
 		}
 		work.do(func() error {
-			err := m.suspendOne(ctx, sb.ID, tried.failed, still)
+			err := m.suspendOne(ctx, sb.ID, failed, still)
 			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				attempts[sb.ID] = attempt{tried.failed + 1, now().Add(pauseRetry)}
+				tried.fail(sb.ID, pauseRetry)
 			}
 			return err
 		})
 	}
 	err = work.wait()
-	maps.DeleteFunc(attempts, func(id string, _ attempt) bool { return !running[id] })
+	tried.keep(running)
 	return err
 }
 

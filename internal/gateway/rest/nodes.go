@@ -31,35 +31,32 @@ func nodeDetailsOf(n NodeState) v1.NodeDetails {
 	return v
 }
 
-// nodes returns all Nodes by name, as they and their records report.
-func (a *API) nodes(ctx context.Context) ([]v1.NodeDetails, error) {
-	states, err := a.NodeStates(ctx)
-	if err != nil {
-		return nil, err
+// nodes returns all Nodes by name, as they report, and which of them drain.
+func (a *API) nodes(ctx context.Context) (all []NodeState, drains map[string]bool, err error) {
+	if all, err = a.NodeStates(ctx); err != nil {
+		return nil, nil, err
 	}
 	records, err := a.NodeRecords.Nodes(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, r := range records { // those that have been away for long are not asked
-		if !slices.ContainsFunc(states, func(n NodeState) bool { return n.Node == r.Name }) {
-			away := NodeState{NodeStats: sandbox.NodeStats{Node: r.Name, NotReady: []string{"it has been away for long"}}}
-			states = append(states, away)
+	drains = map[string]bool{}
+	for _, r := range records {
+		drains[r.Name] = r.Draining
+		if !slices.ContainsFunc(all, func(n NodeState) bool { return n.Node == r.Name }) { // it was not asked
+			all = append(all, NodeState{NodeStats: sandbox.NodeStats{Node: r.Name, NotReady: []string{"it has been away for long"}}})
 		}
 	}
-	slices.SortFunc(states, func(x, y NodeState) int { return strings.Compare(x.Node, y.Node) })
-	views := make([]v1.NodeDetails, len(states))
-	for i, n := range states {
-		v := nodeDetailsOf(n)
-		v.Draining = slices.ContainsFunc(records, func(r sandbox.NodeRecord) bool { return r.Name == n.Node && r.Draining })
-		use, err := a.NodeRecords.NodeUse(ctx, n.Node)
-		if err != nil {
-			return nil, err
-		}
-		v.Records = v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
-		views[i] = v
-	}
-	return views, nil
+	slices.SortFunc(all, func(x, y NodeState) int { return strings.Compare(x.Node, y.Node) })
+	return all, drains, nil
+}
+
+// nodeView returns a Node with the numbers of its records.
+func (a *API) nodeView(ctx context.Context, n NodeState, draining bool) (v1.NodeDetails, error) {
+	v := nodeDetailsOf(n)
+	use, err := a.NodeRecords.NodeUse(ctx, n.Node)
+	v.Draining, v.Records = draining, v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
+	return v, err
 }
 
 // ListNodes answers GET /api/v1/nodes.
@@ -67,11 +64,17 @@ func (a *API) ListNodes(w http.ResponseWriter, r *http.Request, _ sandbox.Identi
 	if _, err := query(r); err != nil {
 		return err
 	}
-	all, err := a.nodes(r.Context())
+	all, drains, err := a.nodes(r.Context())
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, v1.Nodes{Nodes: all})
+	views := make([]v1.NodeDetails, len(all))
+	for i, n := range all {
+		if views[i], err = a.nodeView(r.Context(), n, drains[n.Node]); err != nil {
+			return err
+		}
+	}
+	return Reply(w, http.StatusOK, v1.Nodes{Nodes: views})
 }
 
 // GetNode answers GET /api/v1/nodes/{name}.
@@ -98,13 +101,17 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 
 // replyNode answers with the Node that the path names.
 func (a *API) replyNode(w http.ResponseWriter, r *http.Request) error {
-	all, err := a.nodes(r.Context())
+	all, drains, err := a.nodes(r.Context())
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(n v1.NodeDetails) bool { return n.Name == r.PathValue("name") })
+	i := slices.IndexFunc(all, func(n NodeState) bool { return n.Node == r.PathValue("name") })
 	if i < 0 {
 		return sandbox.Errorf(sandbox.NotFound, "no such node")
 	}
-	return Reply(w, http.StatusOK, all[i])
+	v, err := a.nodeView(r.Context(), all[i], drains[all[i].Node])
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, v)
 }

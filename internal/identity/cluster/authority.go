@@ -267,26 +267,14 @@ func (a *Authority) Issued() ([]Issued, error) {
 	return all, err
 }
 
-// records reads the records in a folder and removes the expired ones.
+// records reads the records of certificates in a folder and removes the expired ones.
 func (a *Authority) records(folder string) ([]Issued, error) {
-	entries, err := os.ReadDir(filepath.Join(a.dir, folder))
+	files, err := readRecords[Issued](filepath.Join(a.dir, folder))
 	if err != nil {
 		return nil, err
 	}
 	all := []Issued{}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") {
-			continue
-		}
-		path := filepath.Join(a.dir, folder, e.Name())
-		raw, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // moved just now
-		}
-		var i Issued
-		if err := errors.Join(err, json.Unmarshal(raw, &i)); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+	for path, i := range files {
 		if time.Now().After(i.Expires) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
@@ -294,6 +282,31 @@ func (a *Authority) records(folder string) ([]Issued, error) {
 			continue
 		}
 		all = append(all, i)
+	}
+	return all, nil
+}
+
+// readRecords reads the JSON files of a folder, by path.
+func readRecords[T any](dir string) (map[string]T, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]T{}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // moved just now
+		}
+		var v T
+		if err := errors.Join(err, json.Unmarshal(raw, &v)); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		all[path] = v
 	}
 	return all, nil
 }

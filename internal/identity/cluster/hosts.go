@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
@@ -46,7 +45,8 @@ type hostRecord struct {
 	Key  installation.Key `json:"key"`
 }
 
-// hostStatement is what a sentry host signs to join, with the CSR of the same request.
+// hostStatement returns the bytes that a sentry host signs to join. csr is the CSR of the
+// same request.
 func hostStatement(csr []byte) []byte {
 	return append([]byte("cloud-sandbox sentry host joins 1\n"), csr...)
 }
@@ -89,27 +89,11 @@ func (a *Authority) certifyHost(node string, r hostRequest, csr []byte) (install
 	return a.certifiesHosts().Certify(a.Cluster(), node, r.Key)
 }
 
-// hosts reads the records in a folder.
-func (a *Authority) hosts(folder string) ([]hostRecord, error) {
-	entries, err := os.ReadDir(filepath.Join(a.dir, folder))
+// hosts reads the records in a folder, which the first one makes.
+func (a *Authority) hosts(folder string) (map[string]hostRecord, error) {
+	all, err := readRecords[hostRecord](filepath.Join(a.dir, folder))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	}
-	var all []hostRecord
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") {
-			continue
-		}
-		path := filepath.Join(a.dir, folder, e.Name())
-		raw, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // moved just now
-		}
-		var h hostRecord
-		if err := errors.Join(err, json.Unmarshal(raw, &h)); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		all = append(all, h)
 	}
 	return all, err
 }
@@ -141,9 +125,9 @@ func (a *Authority) RevokedHosts() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]installation.Key, len(all))
-	for i, h := range all {
-		keys[i] = h.Key
+	keys := make([]installation.Key, 0, len(all))
+	for _, h := range all {
+		keys = append(keys, h.Key)
 	}
 	slices.SortFunc(keys, func(x, y installation.Key) int { return bytes.Compare(x[:], y[:]) })
 	return a.certifiesHosts().Revoke(keys)

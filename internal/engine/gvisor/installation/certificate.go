@@ -42,7 +42,7 @@ func (c Certificate) statement() []byte {
 	return fmt.Appendf(nil, "cloud-sandbox sentry host 1\n%q %q %s\n", c.Cluster, c.Node, c.Key)
 }
 
-// Membership is what a sentry host keeps of its cluster.
+// Membership makes a sentry host a member of a cluster. The sentry host keeps it in a file.
 type Membership struct {
 	Authority   Key         `json:"authority"` // the only signer of Certificates that it accepts
 	Certificate Certificate `json:"certificate"`
