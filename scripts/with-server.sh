@@ -9,6 +9,9 @@ chmod 755 "$work"
 # Links, or copies where the folders are on two disks: then nothing of the first try
 # may stay, in which the second would end up.
 cp -al "$DATA/templates" "$work/templates" 2>/dev/null || { rm -rf "$work/templates"; cp -a "$DATA/templates" "$work/templates"; }
+# Links share their locks with $DATA and with every other such server, whose builder
+# this one's would then wait for.
+rm -rf "$work/templates/locks" "$work/templates/builds"
 port=${PORT:-18090}
 bin/cloud-sandbox serve --dev --addr "127.0.0.1:$port" --data "$work" --log-level warn &
 server=$!

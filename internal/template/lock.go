@@ -63,13 +63,13 @@ func (s *Store) tryLock(name string) (*os.File, error) {
 // accumulate.
 func (s *Store) forgetLock(name string) error { return os.Remove(s.path("locks", name+".lock")) }
 
-// LockBuilds waits for the exclusive right to keep the records in Builds. The lock ends
-// with release or with the process.
-func (s *Store) LockBuilds(ctx context.Context) (release func(), err error) {
+// LockBuilds waits for the exclusive right to keep the records in Builds. waiting is
+// called once if another builder has it. The lock ends with release or with the process.
+func (s *Store) LockBuilds(ctx context.Context, waiting func()) (release func(), err error) {
 	if err := s.makeFolders(); err != nil {
 		return nil, err
 	}
-	return s.lock(ctx, ".builds", func() {})
+	return s.lock(ctx, ".builds", waiting)
 }
 
 // lockImages keeps a new image from being removed before its ref is written.

@@ -42,7 +42,9 @@ func Listen(path string, uid int) (net.Listener, error) {
 // the listener. It holds the Store's build lock: a second Service waits for the end of
 // the first.
 func Serve(ctx context.Context, cfg Config, listen func() (net.Listener, error)) error {
-	release, err := cfg.Store.LockBuilds(ctx)
+	release, err := cfg.Store.LockBuilds(ctx, func() {
+		cfg.Log.Warn("no template can be built yet: another builder holds the lock of the templates' folder, and this one waits for its end")
+	})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -377,6 +378,37 @@ func TestQuotaOverTheSocket(t *testing.T) {
 	if err != nil || len(gone.Names) != 1 || gone.FreedBytes != 2<<20 {
 		t.Errorf("removed %+v, %v", gone, err)
 	}
+}
+
+// A second builder of a folder says that it waits, and serves when the first ended.
+func TestSecondBuilderWaits(t *testing.T) {
+	w := newWorld(t)
+	cfg, socket := w.service.cfg, filepath.Join(w.dir, "s")
+	w.service.Close()
+	release, err := cfg.Store.LockBuilds(t.Context(), func() { t.Error("the first one waits") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(lines, 1)
+	cfg.Log = slog.New(slog.NewTextHandler(said, nil))
+	go func() {
+		defer release()
+		if line := <-said; !strings.Contains(line, "no template can be built yet: another builder") {
+			t.Errorf("logged: %s", line)
+		}
+		if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the second listens beside the first: %v", err)
+		}
+	}()
+	serve(t, cfg, socket)
+}
+
+// lines sends what is written to it.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
 }
 
 type broken struct{}
