@@ -139,6 +139,16 @@ type Fetcher interface {
 	HoldSaved(ctx context.Context, name string) (release func(), err error)
 }
 
+// Replicator is implemented by Pausers whose saved states are replicated to where Engines
+// on other hosts find them.
+type Replicator interface {
+	// FetchSaved makes the saved state name from the replica of the state from, which an
+	// Engine on any host saved for group. On error it leaves nothing. NotFound when there
+	// is no complete replica, otherwise the errors of Fetcher.HoldSaved and
+	// Porter.ImportSaved.
+	FetchSaved(ctx context.Context, name, from, group string) (Saved, error)
+}
+
 // Saved describes a saved state.
 type Saved struct {
 	Bytes  int64  // on disk

@@ -60,6 +60,14 @@ type FilesRequest struct {
 	Snapshot string // Snapshot ID; names the new state
 }
 
+// FetchRequest asks a Node to make a saved state from the replica of another one.
+type FetchRequest struct {
+	Tenant   TenantID // the owner of both
+	From     string   // Snapshot ID of the replicated state
+	Image    string   // of that state
+	Snapshot string   // Snapshot ID; names the new state
+}
+
 // Started is a Node's answer to a StartRequest.
 type Started struct {
 	BootID string
@@ -130,6 +138,9 @@ type NodeSaves interface {
 	// too many of these at once, Unsupported where the Engine cannot.
 	ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error
 	ImportSaved(ctx context.Context, node string, tenant TenantID, snapshot, image string, r io.Reader) (Saved, error)
+	// FetchSaved makes a state from the replica of a state of any Node. NotFound when
+	// there is none, Unsupported where states are not replicated, Exhausted as above.
+	FetchSaved(ctx context.Context, node string, r FetchRequest) (Saved, error)
 }
 
 // BootDialer connects to programs inside Boots. The rules of Nodes apply.

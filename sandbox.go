@@ -175,6 +175,9 @@ type Sandbox struct {
 	// runs, it is the Snapshot that its state came from or was last saved in. Empty:
 	// none.
 	Snapshot string
+	// MayRun says of a paused Sandbox that an earlier Boot may still run on its Node, which
+	// did not answer. It starts on no other Node until that Node answers or is Lost.
+	MayRun bool
 	// Origin is the ID of the Snapshot that it was created from, which may be deleted by
 	// now; a fork has the Origin of its original. Empty: created from Template.
 	Origin string

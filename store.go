@@ -167,6 +167,9 @@ type NodeRecord struct {
 	Version string
 	// Draining says that no Sandbox starts on the Node, and that those there leave it.
 	Draining bool
+	// Lost says that the Lease has expired and that, as an operator says, nothing runs on
+	// the Node any more. It ends when the Node renews its Lease.
+	Lost bool
 	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
 	// negative: it expired so long ago. Clocks of processes do not matter.
 	LeaseLeft time.Duration
@@ -175,7 +178,7 @@ type NodeRecord struct {
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
-	// clock, and returns the record. n's Epoch, LeaseLeft and Draining are ignored.
+	// clock, and returns the record. n's Epoch, LeaseLeft, Draining and Lost are ignored.
 	// Conflict while another Holder has the Lease.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
@@ -187,6 +190,9 @@ type NodeStore interface {
 	// SetDraining sets Draining of a Node; NotFound for an unknown name. It stays set when
 	// the Node restarts.
 	SetDraining(ctx context.Context, name string, draining bool) error
+	// SetLost sets Lost of a Node; Conflict while it has its Lease, NotFound for an unknown
+	// name.
+	SetLost(ctx context.Context, name string, lost bool) error
 	// NodeUse returns the numbers of records of all Tenants that name a Node.
 	NodeUse(ctx context.Context, name string) (NodeUse, error)
 }

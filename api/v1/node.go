@@ -52,8 +52,10 @@ type NodeDetails struct {
 	// WaitSeconds is the expected wait of one more start.
 	WaitSeconds float64 `json:"wait_seconds"`
 	// Draining: it takes no new sandboxes, and those on it move to other nodes.
-	Draining bool   `json:"draining"`
-	Pools    []Pool `json:"pools"`
+	Draining bool `json:"draining"`
+	// Lost: it does not answer, and nothing runs on it any more, as an operator says.
+	Lost  bool   `json:"lost"`
+	Pools []Pool `json:"pools"`
 	// Records counts what is on the node, by the records of the installation.
 	Records NodeRecords `json:"records"`
 }
@@ -69,6 +71,7 @@ type NodeRecords struct {
 // NodeChange changes a node; a nil field stays as it is.
 type NodeChange struct {
 	Draining *bool `json:"draining,omitempty"`
+	Lost     *bool `json:"lost,omitempty"`
 }
 
 // Host is the memory and the disk of a node's host.

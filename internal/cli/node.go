@@ -30,13 +30,17 @@ func NodeCommand(getenv func(string) string, local ...*cobra.Command) *cobra.Com
 		Long: `Manage the nodes of a cluster, for operators.
 
 A node that drains gets no new sandboxes, and those on it move to other nodes with
-their memory. Stop the node's machine when nothing is left on it.`,
+their memory. Stop the node's machine when nothing is left on it.
+
+A node whose machine broke is lost. Sandboxes that are paused, or have checkpoints, then
+start on other nodes from their copies in the blob store.`,
 		Example: `  cloud-sandbox node ls
   cloud-sandbox node drain node-1
-  cloud-sandbox node undrain node-1`,
+  cloud-sandbox node undrain node-1
+  cloud-sandbox node lost node-1`,
 	}
 	n := nodeCommands{&app{getenv: getenv}}
-	remote := []*cobra.Command{n.list(), n.drain(), n.undrain()}
+	remote := []*cobra.Command{n.list(), n.drain(), n.undrain(), n.lost()}
 	for _, c := range remote {
 		clientFlags(c)
 	}
@@ -80,6 +84,8 @@ func (n *nodeCommands) list() *cobra.Command {
 // nodeState describes a node in a word or sentence.
 func nodeState(n v1.NodeDetails) string {
 	switch {
+	case n.Lost:
+		return "lost"
 	case n.Draining:
 		return "draining"
 	case !n.Ready:
@@ -176,6 +182,38 @@ func (n *nodeCommands) undrain() *cobra.Command {
 		}),
 		ValidArgsFunction: n.complete,
 	}
+}
+
+func (n *nodeCommands) lost() *cobra.Command {
+	var undo bool
+	cmd := &cobra.Command{
+		Use:   "lost NODE",
+		Short: "Declare that the machine of a node is off",
+		Long: `Declare that the machine of a node is off, and that nothing runs on it any more.
+Its running sandboxes go back to their last checkpoint, or end with node_lost if they
+have none. From then on they start on other nodes, if the node had copied their state to
+the blob store. Paused sandboxes do so without this command.
+
+Turn the machine off first. Otherwise a sandbox may run twice: the node cannot be
+asked to stop it. The command is refused while the node renews its lease, for some 15
+seconds after its end. A node that comes back is no longer lost.`,
+		Example: `  cloud-sandbox node lost node-1
+  cloud-sandbox node lost node-1 --undo`,
+		Args:              Args(1, 1, "one NODE"),
+		ValidArgsFunction: n.complete,
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "take the declaration back")
+	cmd.RunE = n.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+		node, err := c.SetLost(cmd.Context(), args[0], !undo)
+		if err != nil {
+			return err
+		}
+		if undo {
+			return Print(cmd, node, node.Name+" is away, but not lost")
+		}
+		return Print(cmd, node, fmt.Sprintf("%s is lost: %s", node.Name, leftOn(node)))
+	})
+	return cmd
 }
 
 // complete completes the name of a node.

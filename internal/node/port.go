@@ -62,12 +62,42 @@ func (n *Node) ImportSaved(ctx context.Context, node string, tenant sandbox.Tena
 	if err != nil {
 		return saved, err
 	}
+	return n.brought(ctx, saved, tenant, snapshot)
+}
+
+// brought takes up a state that came from another host.
+func (n *Node) brought(ctx context.Context, saved sandbox.Saved, tenant sandbox.TenantID, snapshot string) (sandbox.Saved, error) {
 	// The image may have come with it, and the Template that is made of it is elsewhere.
 	if err := n.cfg.Carrier.Offer(ctx, saved.Image); err != nil {
 		undo, cancel := uncancelled(ctx)
 		defer cancel()
-		return sandbox.Saved{}, errors.Join(err, n.DeleteSaved(undo, node, snapshot))
+		return sandbox.Saved{}, errors.Join(err, n.DeleteSaved(undo, n.cfg.Name, snapshot))
 	}
 	n.share(ctx, snapshot, tenant)
 	return saved, nil
+}
+
+// FetchSaved implements sandbox.Nodes.
+func (n *Node) FetchSaved(ctx context.Context, node string, r sandbox.FetchRequest) (sandbox.Saved, error) {
+	engine, done, err := n.porter(node)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer done()
+	replicator, ok := engine.(sandbox.Replicator)
+	if !ok {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Unsupported, "snapshots have no copies outside of their node: set CLOUD_SANDBOX_BLOBS")
+	}
+	if !sandbox.ValidSnapshotID(r.From) || !sandbox.ValidSnapshotID(r.Snapshot) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
+	}
+	if err := n.cfg.Carrier.Present(ctx, r.Image); err != nil && !errors.Is(err, sandbox.NotFound) {
+		return sandbox.Saved{}, err
+	}
+	observed := n.observe(StepFetch)
+	saved, err := replicator.FetchSaved(ctx, r.Snapshot, r.From, string(r.Tenant))
+	if observed(err); err != nil {
+		return sandbox.Saved{}, err
+	}
+	return n.brought(ctx, saved, r.Tenant, r.Snapshot)
 }

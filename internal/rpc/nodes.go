@@ -141,6 +141,13 @@ func (n *Nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesReque
 	return toSaved(m.GetSaved()), err
 }
 
+// FetchSaved implements sandbox.Nodes.
+func (n *Nodes) FetchSaved(ctx context.Context, node string, r sandbox.FetchRequest) (sandbox.Saved, error) {
+	msg := &nodev1.FetchSavedRequest{Node: node, From: r.From, Image: r.Image, Snapshot: r.Snapshot}
+	m, err := ask(ctx, n, node, r.Tenant, nodev1connect.NodeServiceClient.FetchSaved, msg)
+	return toSaved(m.GetSaved()), err
+}
+
 // Thaw implements sandbox.Nodes.
 func (n *Nodes) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
 	msg := &nodev1.ThawRequest{Node: node, Boot: fromRef(boot)}
@@ -271,6 +278,12 @@ func (s nodeServer) SaveFiles(ctx context.Context, r *connect.Request[nodev1.Sav
 	}
 	saved, err := s.n.SaveFiles(ctx, r.Msg.Node, req)
 	return answer(&nodev1.SaveFilesResponse{Saved: fromSaved(saved)}, err)
+}
+
+func (s nodeServer) FetchSaved(ctx context.Context, r *connect.Request[nodev1.FetchSavedRequest]) (*connect.Response[nodev1.FetchSavedResponse], error) {
+	req := sandbox.FetchRequest{Tenant: callerOf(ctx).Tenant, From: r.Msg.From, Image: r.Msg.Image, Snapshot: r.Msg.Snapshot}
+	saved, err := s.n.FetchSaved(ctx, r.Msg.Node, req)
+	return answer(&nodev1.FetchSavedResponse{Saved: fromSaved(saved)}, err)
 }
 
 func (s nodeServer) Thaw(ctx context.Context, r *connect.Request[nodev1.ThawRequest]) (*connect.Response[nodev1.ThawResponse], error) {

@@ -82,6 +82,7 @@ var rules = map[string]rule{
 	nodev1connect.NodeServiceUpdateProcedure:           forTenantBy(SessionManager),
 	nodev1connect.NodeServiceSaveProcedure:             forTenantBy(SessionManager),
 	nodev1connect.NodeServiceSaveFilesProcedure:        forTenantBy(SessionManager),
+	nodev1connect.NodeServiceFetchSavedProcedure:       forTenantBy(SessionManager),
 	nodev1connect.NodeServiceThawProcedure:             forTenantBy(SessionManager),
 	nodev1connect.NodeServiceDeleteSavedProcedure:      forNone(SessionManager),
 	nodev1connect.NodeServiceListSavedProcedure:        forNone(SessionManager),

@@ -58,6 +58,7 @@ cloudsandbox.node.v1.NodeService/NetworkLog          G
 cloudsandbox.node.v1.NodeService/RemoveVolumeFile    G
 cloudsandbox.node.v1.NodeService/Save                M
 cloudsandbox.node.v1.NodeService/SaveFiles           M
+cloudsandbox.node.v1.NodeService/FetchSaved          M
 cloudsandbox.node.v1.NodeService/Start               M
 cloudsandbox.node.v1.NodeService/StatVolumeFile      G
 cloudsandbox.node.v1.NodeService/Stats               gms

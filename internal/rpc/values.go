@@ -82,7 +82,7 @@ func fromSandbox(s sandbox.Sandbox) *sessionv1.Sandbox {
 		Timeout: fromDuration(s.Timeout), Deadline: fromTime(s.Deadline), OnTimeout: string(s.OnTimeout),
 		IdleTimeout: fromDuration(s.IdleTimeout), Timeline: s.Timeline, Version: s.Version,
 		StayPaused: s.StayPaused, Snapshot: s.Snapshot, SnapshotAt: fromTime(s.SnapshotAt), CheckpointEvery: fromDuration(s.CheckpointEvery),
-		Secrets: string(s.Secrets), RunsUntil: fromTime(s.RunsUntil), Ingress: string(s.Ingress), Volumes: fromMounts(s.Volumes), Origin: s.Origin,
+		Secrets: string(s.Secrets), RunsUntil: fromTime(s.RunsUntil), Ingress: string(s.Ingress), Volumes: fromMounts(s.Volumes), Origin: s.Origin, MayRun: s.MayRun,
 		Restored: &sessionv1.Restored{From: s.Restored.From, Lost: fromDuration(s.Restored.Lost), Times: s.Restored.Times},
 	}
 	if s.Ended != nil {
@@ -102,7 +102,7 @@ func toSandbox(s *sessionv1.Sandbox) sandbox.Sandbox {
 		Timeout: s.GetTimeout().AsDuration(), Deadline: toTime(s.GetDeadline()), OnTimeout: sandbox.OnTimeout(s.GetOnTimeout()),
 		IdleTimeout: s.GetIdleTimeout().AsDuration(), Timeline: s.GetTimeline(), Version: s.GetVersion(),
 		StayPaused: s.GetStayPaused(), Snapshot: s.GetSnapshot(), SnapshotAt: toTime(s.GetSnapshotAt()), CheckpointEvery: s.GetCheckpointEvery().AsDuration(),
-		Secrets: sandbox.SecretUses(s.GetSecrets()), RunsUntil: toTime(s.GetRunsUntil()), Ingress: sandbox.Ingress(s.GetIngress()), Volumes: toMounts(s.GetVolumes()), Origin: s.GetOrigin(),
+		Secrets: sandbox.SecretUses(s.GetSecrets()), RunsUntil: toTime(s.GetRunsUntil()), Ingress: sandbox.Ingress(s.GetIngress()), Volumes: toMounts(s.GetVolumes()), Origin: s.GetOrigin(), MayRun: s.GetMayRun(),
 		Restored: sandbox.Restored{From: s.GetRestored().GetFrom(), Lost: s.GetRestored().GetLost().AsDuration(), Times: s.GetRestored().GetTimes()},
 	}
 	if e := s.GetEnded(); e != nil {

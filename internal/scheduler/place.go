@@ -294,19 +294,18 @@ func (s *Scheduler) refresh(ctx context.Context) error {
 	return nil
 }
 
-// ask requests the reports of all Nodes with a valid Lease, if there are several: each
-// counts from when it arrives, so that a silent Node delays none of the others.
+// ask requests the reports of all Nodes with a valid Lease, if there are several Nodes, also
+// away: Sandboxes of those start on the others. Each report counts from when it arrives, so that a silent Node delays none of the others.
 func (s *Scheduler) ask(ctx context.Context, asked *sync.WaitGroup) {
 	if s.reports == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	live := s.live()
-	if len(live) < 2 {
+	if len(s.nodes) < 2 {
 		return
 	}
-	for _, c := range live {
+	for _, c := range s.live() {
 		if !c.asking {
 			c.asking = true
 			name := c.record.Name

@@ -152,6 +152,9 @@ func running(t *testing.T, r *reports, names ...string) *Scheduler {
 	for _, name := range names {
 		record := lease(name, 24*time.Hour)
 		record.Draining = name == "drains"
+		if name == "away" {
+			record.LeaseLeft = -time.Second
+		}
 		store.nodes = append(store.nodes, record)
 	}
 	s := New(store, r, nil)
@@ -238,6 +241,18 @@ func TestPlaceElsewhere(t *testing.T) {
 	if got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "a"); !errors.Is(err, sandbox.Exhausted) {
 		t.Errorf("where there is one node: %q, %v", got, err)
 	}
+}
+
+// Sandboxes of a Node that is away are placed on the only Node that is left.
+func TestPlaceElsewhereOnTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := running(t, &reports{of: map[string]sandbox.NodeStats{"b": {}}}, "away", "b")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "away"); got != "b" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
 }
 
 // Nothing is placed on a Node that drains.

@@ -157,6 +157,7 @@ func (m *Manager) goBack(ctx context.Context, id string, l loss, still func(sand
 			return sandbox.Sandbox{}, false, err
 		}
 		after.MeteredAt = l.used()
+		after.MayRun = l.cause == sandbox.CauseNodeLost
 		if after, err = m.store.UpdateSandbox(ctx, after); isConflict(err) {
 			continue
 		}

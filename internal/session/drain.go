@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -22,29 +21,64 @@ const (
 	leaveLimit = pauseLimit + copyLimit + resumeLimit
 )
 
-// watchDrains keeps the set of Nodes that drain current until ctx ends.
-func (m *Manager) watchDrains(ctx context.Context) error {
+// watchNodes keeps the known Nodes current until ctx ends.
+func (m *Manager) watchNodes(ctx context.Context) error {
 	failing := false
 	for {
 		nodes, err := m.store.Nodes(ctx)
 		if err == nil {
-			drains := map[string]bool{}
-			for _, n := range nodes {
-				if n.Draining {
-					drains[n.Name] = n.LeaseLeft > 0
-				}
-			}
-			m.mu.Lock()
-			m.drains = drains
-			m.mu.Unlock()
+			m.noteNodes(nodes)
 		} else if !failing && ctx.Err() == nil {
-			m.log.Warn("looking for draining nodes failed; will retry", telemetry.KeyError, err)
+			m.log.Warn("looking for draining and lost nodes failed; will retry", telemetry.KeyError, err)
 		}
 		failing = err != nil
-		if err := sleep(ctx, m.cfg.DrainsEvery); err != nil {
+		if err := sleep(ctx, m.cfg.NodesEvery); err != nil {
 			return err
 		}
 	}
+}
+
+// noteNodes takes over the records of all Nodes. The Sandboxes of a Node that is lost now are
+// reconciled soon.
+func (m *Manager) noteNodes(nodes []sandbox.NodeRecord) {
+	known, lost := map[string]sandbox.NodeRecord{}, false
+	m.mu.Lock()
+	for _, n := range nodes {
+		known[n.Name] = n
+		lost = lost || n.Lost && !m.known[n.Name].Lost
+	}
+	m.known = known
+	m.mu.Unlock()
+	if lost {
+		m.mendSoon()
+	}
+}
+
+// knownNode returns the latest known record of a Node; there is none of a retired Node,
+// nor before the first look.
+func (m *Manager) knownNode(node string) (_ sandbox.NodeRecord, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, known := m.known[node]
+	return n, known
+}
+
+// isDraining reports whether the Sandboxes of a Node are to leave it.
+func (m *Manager) isDraining(node string) bool {
+	n, _ := m.knownNode(node)
+	return n.Draining
+}
+
+// isAway reports whether the Lease of a Node has expired.
+func (m *Manager) isAway(node string) bool {
+	n, known := m.knownNode(node)
+	return known && n.LeaseLeft <= 0
+}
+
+// isLost reports whether nothing runs on a Node, as an operator says.
+func (m *Manager) isLost(node string) bool {
+	n, _ := m.knownNode(node)
+	return n.Lost
 }
 
 // keepDrained moves Sandboxes away from Nodes that drain, until ctx ends.
@@ -57,7 +91,7 @@ func (m *Manager) keepDrained(ctx context.Context) error {
 			m.log.Warn("moving the sandboxes of draining nodes failed; will retry", telemetry.KeyError, err)
 		}
 		failing = err != nil
-		if err := sleep(ctx, m.cfg.DrainsEvery); err != nil {
+		if err := sleep(ctx, m.cfg.NodesEvery); err != nil {
 			return err
 		}
 	}
@@ -66,10 +100,7 @@ func (m *Manager) keepDrained(ctx context.Context) error {
 // drain moves each Sandbox on a Node that drains once, except those whose next attempt is
 // later.
 func (m *Manager) drain(ctx context.Context, tried *retries) error {
-	m.mu.Lock()
-	drains := maps.Clone(m.drains)
-	m.mu.Unlock()
-	if len(drains) == 0 {
+	if !m.anyDrains() {
 		tried.keep(nil)
 		return nil
 	}
@@ -81,7 +112,7 @@ func (m *Manager) drain(ctx context.Context, tried *retries) error {
 	there := map[string]bool{}
 	for _, sb := range all {
 		// A Node that is away can save nothing.
-		if answers := drains[sb.Boot.Node]; !answers || sb.State != sandbox.Running && sb.State != sandbox.Paused {
+		if node := sb.Boot.Node; !m.isDraining(node) || m.isAway(node) || sb.State != sandbox.Running && sb.State != sandbox.Paused {
 			continue
 		}
 		there[sb.ID] = true
@@ -104,6 +135,17 @@ func (m *Manager) drain(ctx context.Context, tried *retries) error {
 	err = work.wait()
 	tried.keep(there)
 	return err
+}
+
+func (m *Manager) anyDrains() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.known {
+		if n.Draining {
+			return true
+		}
+	}
+	return false
 }
 
 // leave moves a Sandbox away from its Node, if that drains. Requests to it wait meanwhile.
@@ -199,12 +241,12 @@ func (m *Manager) arrive(ctx context.Context, before, sb sandbox.Sandbox, snap s
 	if err != nil {
 		m.log.WarnContext(ctx, "starting a moved sandbox failed; it starts on its node again", telemetry.KeySandbox, sb.ID,
 			telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
-		sb, started, err = m.startAgain(ctx, sb, snap)
+		sb, started, err = m.startAgain(ctx, sb, err, snap)
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if err != nil {
-		if _, undoErr := m.stayPaused(undo, sb, m.pausedIn(undo, sb, snap), sb.Timeline, now().Add(sandbox.PausedLife)); undoErr != nil {
+		if _, undoErr := m.stayPaused(undo, sb, err, snap, sb.Timeline, now().Add(sandbox.PausedLife)); undoErr != nil {
 			m.log.WarnContext(ctx, "recording that a moved sandbox is paused failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
 			m.mendSoon()
 		}
@@ -232,13 +274,14 @@ func (m *Manager) arrive(ctx context.Context, before, sb sandbox.Sandbox, snap s
 	return nil
 }
 
-// startAgain starts a resuming Sandbox, whose start failed, from snap on its Node. It does
-// not if the Node that was tried cannot be asked to stop the Boot: it may run there.
-func (m *Manager) startAgain(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, sandbox.Started, error) {
+// startAgain starts a resuming Sandbox, whose start failed with cause, from snap on its Node.
+// It does not, and returns cause, if the Boot may run on the Node that was tried, which
+// cannot be asked to stop it.
+func (m *Manager) startAgain(ctx context.Context, sb sandbox.Sandbox, cause error, snap sandbox.Snapshot) (sandbox.Sandbox, sandbox.Started, error) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	if err := m.nodes.Stop(limited, sb.Boot.Node, sb.Boot.ID, 0); err != nil {
-		return sb, sandbox.Started{}, err
+	if err := m.nodes.Stop(limited, sb.Boot.Node, sb.Boot.ID, 0); err != nil && mayHaveStarted(cause) {
+		return sb, sandbox.Started{}, cause
 	}
 	again, err := m.change(limited, sb.ID, func(s *sandbox.Sandbox) error {
 		if s.Boot != sb.Boot || s.State != sandbox.Resuming {
@@ -253,14 +296,4 @@ func (m *Manager) startAgain(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	}
 	started, err := m.startWithin(ctx, again)
 	return again, started, err
-}
-
-// pausedIn returns the Snapshot that a Sandbox is paused in after a failed start: snap. It is
-// the tried one if that is on another Node, which cannot be asked to stop the Boot: that
-// Node itself refuses an older Boot when it starts a newer one.
-func (m *Manager) pausedIn(ctx context.Context, tried sandbox.Sandbox, snap sandbox.Snapshot) sandbox.Snapshot {
-	if tried.Boot.Node == snap.Node || m.nodes.Stop(ctx, tried.Boot.Node, tried.Boot.ID, 0) == nil {
-		return snap
-	}
-	return sandbox.Snapshot{ID: tried.Snapshot, Node: tried.Boot.Node}
 }

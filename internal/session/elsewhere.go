@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -44,29 +45,32 @@ type snapshotCopy struct {
 	err  error
 }
 
-// isDraining reports whether the Sandboxes of a Node are to leave it.
-func (m *Manager) isDraining(node string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, is := m.drains[node]
-	return is
-}
-
 // startSaved starts the Boot of a Sandbox from its Snapshot, and returns the record, which
 // may have changed, also with an error. The Node that keeps the Snapshot is the first
-// choice. If it has no room or is draining, the Boot starts on another Node from a copy of
-// the Snapshot. Callers call release once the Sandbox is recorded as running. They hold the
-// Snapshot, which the Sandbox may leave.
+// choice. If it has no room, drains or is away, the Boot starts on another Node from a copy
+// of the Snapshot. If it has lost the Snapshot, it fetches a copy. Callers call release once
+// the Sandbox is recorded as running. They hold the Snapshot, which the Sandbox may leave.
 func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, _ sandbox.Started, release func(), _ error) {
 	here := func() (sandbox.Sandbox, sandbox.Started, func(), error) {
 		started, err := m.startBoot(ctx, sb)
 		return sb, started, func() {}, err
 	}
-	leave := m.isDraining(sb.Boot.Node)
+	node := sb.Boot.Node
+	if sb.MayRun && !m.isLost(node) {
+		return here()
+	}
+	leave := m.isDraining(node) || m.isAway(node)
+	move := m.moveState
 	var refused error
 	if !leave {
 		there, started, release, err := here()
-		if !errors.Is(err, sandbox.Exhausted) {
+		switch {
+		case errors.Is(err, sandbox.Exhausted):
+		case errors.Is(err, sandbox.NotFound) && m.isMissing(ctx, sb):
+			move = func(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, func(), error) {
+				return m.moveStateTo(ctx, sb, node)
+			}
+		default:
 			return there, started, release, err
 		}
 		refused = err
@@ -76,20 +80,26 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 	if end, has := ctx.Deadline(); has && leave {
 		limited, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 	}
-	moved, release, err := m.moveState(limited, sb)
+	moved, release, err := move(limited, sb)
 	cancel()
 	if err == nil {
 		started, err := m.startBoot(ctx, moved)
 		return moved, started, release, err
 	}
 	if !isNowhere(err) {
-		m.log.WarnContext(ctx, "copying a saved state to another node failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node,
+		m.log.WarnContext(ctx, "copying a saved state to another node failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, node,
 			telemetry.KeySnapshot, sb.Snapshot, telemetry.KeyError, err)
 	}
 	if leave {
 		return here() // a Node that drains has room until it is empty
 	}
 	return sb, sandbox.Started{}, func() {}, refused
+}
+
+// isMissing reports whether the Node of a Sandbox has lost its Snapshot.
+func (m *Manager) isMissing(ctx context.Context, sb sandbox.Sandbox) bool {
+	there, err := m.nodes.ListSaved(ctx, sb.Boot.Node)
+	return err == nil && !slices.Contains(there, sb.Snapshot)
 }
 
 // startBoot starts the Boot of a Sandbox on its Node.
@@ -114,6 +124,11 @@ func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
+	return m.moveStateTo(ctx, sb, node)
+}
+
+// moveStateTo is moveState to a given Node, which may be that of the Sandbox.
+func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node string) (_ sandbox.Sandbox, release func(), _ error) {
 	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
@@ -226,8 +241,9 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 	}
 }
 
-// copyState records the copy to of a Snapshot, and carries the state from Node to Node. If
-// that fails, a sweep deletes the rest.
+// copyState records the copy to of a Snapshot, and makes its state: from the Node of the
+// Snapshot, or from its replica if that Node is away or has lost it. If that fails, a sweep
+// deletes the rest.
 func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
 	select {
 	case m.copies.turns <- struct{}{}:
@@ -239,6 +255,27 @@ func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (san
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
+	err = sandbox.Errorf(sandbox.Unavailable, "the node of the snapshot is away")
+	if !m.isAway(from.Node) {
+		var copied sandbox.Snapshot
+		if copied, err = m.carry(ctx, from, to); !isOutOfReach(err) {
+			return copied, err
+		}
+	}
+	saved, fetchErr := m.nodes.FetchSaved(ctx, to.Node, sandbox.FetchRequest{Tenant: from.Tenant, From: from.ID, Image: from.Image, Snapshot: to.ID})
+	if fetchErr != nil {
+		return sandbox.Snapshot{}, errors.Join(err, fetchErr)
+	}
+	return m.received(ctx, to, saved)
+}
+
+// isOutOfReach reports whether err says that a saved state cannot be had from its Node.
+func isOutOfReach(err error) bool {
+	return errors.Is(err, sandbox.Unavailable) || errors.Is(err, sandbox.NotFound) || errors.Is(err, sandbox.ErrDamaged)
+}
+
+// carry carries a state from Node to Node.
+func (m *Manager) carry(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
 	content, in := io.Pipe()
 	exported := make(chan error, 1)
 	go func() {

@@ -302,7 +302,7 @@ func (w *world) setDraining(node string, draining bool) {
 	if err := w.store.SetDraining(w.t.Context(), node, draining); err != nil {
 		w.t.Fatal(err)
 	}
-	w.pass(2 * drainsEvery)
+	w.pass(2 * nodesEvery)
 }
 
 // Running and paused Sandboxes leave a Node that drains, and their deadlines stay.
@@ -462,7 +462,7 @@ func TestDrainThatEndsEarly(t *testing.T) {
 		w.nodes.mend()
 		w.m = w.manager(w.store, w.nodes)
 		w.run()
-		w.pass(2 * drainsEvery)
+		w.pass(2 * nodesEvery)
 		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot.Node != "b" || w.nodes.recall(now) != "one" {
 			t.Errorf("then it is %+v", now)
 		}
@@ -486,7 +486,7 @@ func TestDrainOfANodeThatIsAway(t *testing.T) {
 		}
 		w.nodes.setAway("a", false)
 		w.lease("a", 24*time.Hour)
-		w.pass(2 * drainsEvery)
+		w.pass(2 * nodesEvery)
 		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot.Node != "b" {
 			t.Errorf("then it is %+v", now)
 		}
@@ -540,5 +540,203 @@ func TestDrainOfALostState(t *testing.T) {
 		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// vanish makes a Node silent, and lets its Lease expire, as the Manager sees.
+func (w *world) vanish(node string) {
+	w.t.Helper()
+	w.nodes.setAway(node, true)
+	w.lease(node, -time.Second)
+	w.pass(nodesEvery + time.Second)
+}
+
+// comeBack ends vanish.
+func (w *world) comeBack(node string) {
+	w.t.Helper()
+	w.nodes.setAway(node, false)
+	w.lease(node, 24*time.Hour)
+	w.pass(2 * time.Minute)
+}
+
+// A paused Sandbox whose Node is away starts on another one from its replica.
+func TestResumeFromReplica(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.paused("one")
+		w.nodes.copyOut()
+		w.vanish("a")
+		running, err := w.m.Resume(t.Context(), "t", sb.ID)
+		if err != nil || running.Boot.Node != "b" || running.Boot.Number <= sb.Boot.Number || w.nodes.recall(running) != "one" {
+			t.Fatalf("resumed as %+v with %q, %v", running, w.nodes.recall(running), err)
+		}
+		w.comeBack("a")
+		if n := w.savedOn("a"); n != 0 {
+			t.Errorf("%d states are left on the node that came back", n)
+		}
+		w.again(running.ID, "b")
+	})
+}
+
+// So do a fork and a create from a Snapshot.
+func TestCreateFromReplica(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.paused("one")
+		snap, err := w.m.TakeSnapshot(t.Context(), "t", w.create("t", sandbox.CreateRequest{}).ID, sandbox.SnapshotRequest{Name: "kept"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.nodes.copyOut()
+		w.vanish("a")
+		made := w.create("t", sandbox.CreateRequest{Snapshot: snap.ID})
+		forks, err := w.m.Fork(t.Context(), "t", sb.ID, sandbox.ForkRequest{Count: 1})
+		if err != nil || made.Boot.Node != "b" || forks[0].Sandbox.Boot.Node != "b" || w.nodes.recall(forks[0].Sandbox) != "one" {
+			t.Errorf("made %+v and %+v, %v", made, forks, err)
+		}
+		w.comeBack("a")
+	})
+}
+
+// Without a replica, or another Node, it stays paused, and resumes when its Node is back.
+func TestResumeFromNoReplica(t *testing.T) {
+	for name, copied := range map[string]bool{"no replica": false, "no other node": true} {
+		t.Run(name, func(t *testing.T) {
+			onTwo(t, func(t *testing.T, w *world) {
+				sb := w.paused("one")
+				if copied {
+					w.nodes.copyOut()
+					w.nodes.setAway("b", true)
+				}
+				w.vanish("a")
+				if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
+					t.Errorf("Resume = %v", err)
+				}
+				w.comeBack("a")
+				w.asBefore(sb)
+			})
+		})
+	}
+}
+
+// A Node that has lost its disk fetches the state itself.
+func TestResumeWithoutDisk(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb, other := w.paused("one"), w.paused("two")
+		w.nodes.copyOut()
+		w.nodes.mu.Lock()
+		clear(w.nodes.saved["a"])
+		delete(w.nodes.replicas, other.Snapshot)
+		w.nodes.mu.Unlock()
+		running, err := w.m.Resume(t.Context(), "t", sb.ID)
+		if err != nil || running.Boot.Node != "a" || w.nodes.recall(running) != "one" {
+			t.Errorf("resumed as %+v with %q, %v", running, w.nodes.recall(running), err)
+		}
+		if _, err := w.m.Resume(t.Context(), "t", other.ID); !errors.Is(err, sandbox.Conflict) {
+			t.Errorf("Resume without a replica = %v", err)
+		}
+		if _, err := w.m.End(t.Context(), "t", other.ID, sandbox.CauseReleased); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A Sandbox that may run on its Node, which is away, starts elsewhere only once an operator
+// has declared the Node lost, or the Node is back.
+func TestMayRun(t *testing.T) {
+	for name, lost := range map[string]bool{"the node is back": false, "the node is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			onTwo(t, func(t *testing.T, w *world) {
+				sb := w.create("t", sandbox.CreateRequest{Timeout: 10 * time.Hour, OnTimeout: sandbox.OnTimeoutPause, CheckpointEvery: 5 * time.Hour})
+				w.nodes.remember(sb, "saved")
+				w.snapshot(sb.ID, "")
+				w.nodes.copyOut()
+				w.nodes.remember(sb, "lost")
+				w.vanish("a")
+				if lost { // at once
+					if err := w.store.SetLost(t.Context(), "a", true); err != nil {
+						t.Fatal(err)
+					}
+					w.pass(nodesEvery + 2*time.Second)
+				} else {
+					w.pass(2 * time.Minute) // Config.NodeGrace, and reconciling
+				}
+				if r := w.record(sb.ID); r.State != sandbox.Paused || !r.MayRun {
+					t.Fatalf("it is %+v", r)
+				}
+				want := "b"
+				if !lost {
+					want = "a"
+					if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) || !strings.Contains(err.Error(), "may still run") {
+						t.Errorf("Resume = %v", err)
+					}
+					w.comeBack("a")
+					if r := w.record(sb.ID); r.State != sandbox.Paused || r.MayRun {
+						t.Errorf("it is %+v", r)
+					}
+				}
+				running, err := w.m.Resume(t.Context(), "t", sb.ID)
+				if err != nil || running.Boot.Node != want || w.nodes.recall(running) != "saved" || running.MayRun || running.Timeline != 2 {
+					t.Errorf("resumed as %+v with %q, %v", running, w.nodes.recall(running), err)
+				}
+				if lost {
+					w.comeBack("a") // its Boot is stopped
+				}
+			})
+		})
+	}
+}
+
+// A resume that the Node, which is off, never got leaves no Boot: the Sandbox starts
+// elsewhere.
+func TestResumeOfNodeThatIsOff(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.paused("one")
+		w.nodes.copyOut()
+		w.nodes.setAway("a", true)
+		w.nodes.fail(func(f *faults) {
+			f.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
+				if node == "a" {
+					return sandbox.NotBegun(sandbox.Errorf(sandbox.Unavailable, "nobody listens"))
+				}
+				return nil
+			}
+		})
+		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Resume = %v", err)
+		}
+		if r := w.record(sb.ID); r.State != sandbox.Paused || r.MayRun {
+			t.Errorf("it is %+v", r)
+		}
+		w.vanish("a")
+		if running, err := w.m.Resume(t.Context(), "t", sb.ID); err != nil || running.Boot.Node != "b" || w.nodes.recall(running) != "one" {
+			t.Errorf("resumed as %+v, %v", running, err)
+		}
+		w.comeBack("a")
+	})
+}
+
+// A failed resume that leaves a Boot behind is remembered, although nothing was lost.
+func TestMayRunAfterResume(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.paused("one")
+		w.nodes.copyOut()
+		w.nodes.fail(func(f *faults) {
+			f.onBound = func(sandbox.StartRequest) error {
+				w.nodes.away["a"] = true // it holds the lock
+				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+			}
+		})
+		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Resume = %v", err)
+		}
+		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Boot.Node != "a" || !r.MayRun {
+			t.Errorf("it is %+v", r)
+		}
+		w.nodes.mend()
+		w.vanish("a")
+		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Resume = %v", err)
+		}
+		w.comeBack("a")
+		w.asBefore(sb)
 	})
 }

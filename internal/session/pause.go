@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -221,6 +222,9 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 	return sandbox.Sandbox{}, err
 }
 
+// errLeft is the cause of undoing a start of another process, which may have succeeded.
+var errLeft = errors.New("another process started it")
+
 // undoMove undoes a half-done pause or resume of a Sandbox that no process works on.
 func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
@@ -229,7 +233,7 @@ func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.San
 	if sb.State == sandbox.Pausing {
 		return m.runOn(ctx, sb, sb.Bounded(now().Add(sb.Timeout)))
 	}
-	return m.stayPaused(ctx, sb, sandbox.Snapshot{ID: sb.Snapshot, Node: sb.Boot.Node}, sb.Timeline, now().Add(sandbox.PausedLife))
+	return m.stayPaused(ctx, sb, errLeft, sandbox.Snapshot{ID: sb.Snapshot, Node: sb.Boot.Node}, sb.Timeline, now().Add(sandbox.PausedLife))
 }
 
 // runOn moves a pausing Sandbox back to running. If its Boot is gone, reconciling will

@@ -123,6 +123,11 @@ func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, image stri
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
+	return m.received(ctx, snap, saved)
+}
+
+// received records a Snapshot, whose state its Node has made from an export, as ready.
+func (m *Manager) received(ctx context.Context, snap sandbox.Snapshot, saved sandbox.Saved) (_ sandbox.Snapshot, err error) {
 	if saved.Image != snap.Image || !saved.Shape.Covers(snap.Shape) || saved.Memory != snap.Memory {
 		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the head of the file does not match its snapshot")
 	}

@@ -130,15 +130,19 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	if err != nil {
 		return err
 	}
-	there := map[sandbox.BootRef]sandbox.BoundBoot{}
+	there, runs := map[sandbox.BootRef]sandbox.BoundBoot{}, map[string]bool{}
 	for _, b := range boots {
 		there[b.BootRef] = b
+		runs[b.SandboxID] = true
 	}
 	work := newGroup()
 	work.do(func() error { return m.countUsage(ctx, records, there, at) })
 	for _, sb := range records {
 		b, ok := there[refOf(sb)]
 		work.do(func() error { return m.reconcileRecord(ctx, sb, ok, gone) })
+		if sb.MayRun && !runs[sb.ID] && gone != sandbox.CauseNodeLost {
+			work.do(func() error { return m.runsNot(ctx, sb) })
+		}
 		if ok && sb.State == sandbox.Running && b.Revision != sb.Revision {
 			work.do(func() error { return m.resendRecord(ctx, sb.ID) })
 		}
@@ -147,6 +151,20 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 		work.do(func() error { return m.reconcileBoot(ctx, node, b) })
 	}
 	return work.wait()
+}
+
+// runsNot records that no Boot of sb, which is paused, is on its Node.
+func (m *Manager) runsNot(ctx context.Context, sb sandbox.Sandbox) error {
+	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if s.State == sandbox.Paused && s.Boot == sb.Boot {
+			s.MayRun = false
+		}
+		return nil
+	})
+	if errors.Is(err, sandbox.NotFound) {
+		return nil
+	}
+	return err
 }
 
 func refOf(sb sandbox.Sandbox) sandbox.BootRef {
@@ -235,7 +253,8 @@ func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, the
 	return m.store.CountUsage(ctx, ran, at)
 }
 
-// nodeLost reports whether a Node's Lease expired more than NodeGrace ago.
+// nodeLost reports whether a Node is declared lost, or its Lease expired more than
+// NodeGrace ago.
 func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
 	nodes, err := m.store.Nodes(ctx)
 	if err != nil {
@@ -243,7 +262,7 @@ func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
 	}
 	for _, n := range nodes {
 		if n.Name == node {
-			return n.LeaseLeft < -m.cfg.NodeGrace, nil
+			return n.Lost || n.LeaseLeft < -m.cfg.NodeGrace, nil
 		}
 	}
 	return true, nil // its record was retired

@@ -117,6 +117,9 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	if sb.State != sandbox.Paused {
 		return sandbox.Sandbox{}, notRunning(sb)
 	}
+	if err := m.checkAlone(sb, snap); err != nil {
+		return sandbox.Sandbox{}, err
+	}
 	release := m.keep(sb.Snapshot) // it stays paused in that if it cannot start from snap
 	moved := false
 	defer func() {
@@ -147,6 +150,17 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	return running, nil
 }
 
+// checkAlone returns Unavailable if a paused Sandbox might run twice when it starts from
+// snap.
+func (m *Manager) checkAlone(sb sandbox.Sandbox, snap sandbox.Snapshot) error {
+	node := sb.Boot.Node
+	if !sb.MayRun || m.isLost(node) || !m.isAway(node) && snap.Node == node {
+		return nil
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the node of the sandbox does not answer, and the sandbox may still run on it: "+
+		"it resumes once the node answers, or an operator declares the node lost")
+}
+
 // stayAsBefore moves a Sandbox whose resume failed with cause back to sb, its record before.
 // tried is the record of the failed attempt.
 func (m *Manager) stayAsBefore(ctx context.Context, sb, tried sandbox.Sandbox, cause error) {
@@ -155,7 +169,7 @@ func (m *Manager) stayAsBefore(ctx context.Context, sb, tried sandbox.Sandbox, c
 	defer cancel()
 	snap, err := m.store.SnapshotByID(undo, sb.Snapshot)
 	if err == nil {
-		_, err = m.stayPaused(undo, tried, m.pausedIn(undo, tried, snap), sb.Timeline, sb.Deadline)
+		_, err = m.stayPaused(undo, tried, cause, snap, sb.Timeline, sb.Deadline)
 	}
 	if err != nil {
 		m.log.WarnContext(ctx, "undoing a failed resume failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
@@ -186,7 +200,7 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sa
 		if s.Boot != sb.Boot {
 			return notRunning(*s)
 		}
-		s.Boot.ID, s.SnapshotAt = started.BootID, now()
+		s.Boot.ID, s.SnapshotAt, s.MayRun = started.BootID, now(), false
 		s.Start(quota, s.SnapshotAt)
 		return s.To(sandbox.Running)
 	})
@@ -197,20 +211,48 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sa
 }
 
 // stayPaused moves a resuming Sandbox back to paused in snap, and stops its Boot, if it
-// exists.
-func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
-	paused, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+// exists. cause is the error of its start. If the Boot may be on another Node than snap,
+// which cannot be asked to stop it, the Sandbox is paused in the tried Snapshot there: that
+// Node itself refuses an older Boot when it starts a newer one.
+func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause error, snap sandbox.Snapshot, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
+	stopping, cancel := ctx, func() {}
+	if end, has := ctx.Deadline(); has { // time is left for the record
+		stopping, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	left := m.nodes.Stop(stopping, tried.Boot.Node, tried.Boot.ID, 0) != nil && mayHaveStarted(cause)
+	cancel()
+	if left && tried.Boot.Node != snap.Node {
+		snap = sandbox.Snapshot{ID: tried.Snapshot, Node: tried.Boot.Node}
+	}
+	paused, err := m.change(ctx, tried.ID, func(s *sandbox.Sandbox) error {
 		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", snap.Node, deadline
+		s.MayRun = s.MayRun || left
 		return s.To(sandbox.Paused)
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
 	m.alarm.set(paused.Deadline)
-	if err := m.nodes.Stop(ctx, sb.Boot.Node, sb.Boot.ID, 0); err != nil {
+	if left {
 		m.mendSoon()
 	}
 	return paused, nil
+}
+
+// mayHaveStarted reports whether a start that failed with err may have left a Boot: its Node
+// gave no answer to a request that it may have got.
+func mayHaveStarted(err error) bool {
+	var told *sandbox.Error
+	if !errors.As(err, &told) {
+		return true
+	}
+	switch told.Code {
+	case sandbox.Unavailable: // NotBegun and Begun
+		return told.RetryAfter == 0
+	case sandbox.Timeout, sandbox.Internal:
+		return true
+	}
+	return false
 }
 
 // late reports whether err is only an exceeded deadline.

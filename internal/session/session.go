@@ -60,9 +60,9 @@ type Config struct {
 	NodeGrace time.Duration
 	// SuspensionsEvery is the interval of polling the Suspensions; zero: 1 second.
 	SuspensionsEvery time.Duration
-	// DrainsEvery is the interval of checks for Nodes that drain, and for Sandboxes that are
-	// still on them; zero: 1 second.
-	DrainsEvery time.Duration
+	// NodesEvery is the interval of checks for Nodes that drain or are away, and for
+	// Sandboxes that are still on those that drain; zero: 1 second.
+	NodesEvery time.Duration
 	// LayerBytes bounds the total size of one Tenant's layers; zero: layers are
 	// unsupported.
 	LayerBytes int64
@@ -158,7 +158,7 @@ type Manager struct {
 	leaving  map[string]chan struct{} // by Sandbox ID; closed once the Boot of the paused Sandbox is gone
 	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
-	drains   map[string]bool // Nodes that Sandboxes are to leave, and whether they answer
+	known    map[string]sandbox.NodeRecord // Nodes by name, as watchNodes last saw them
 }
 
 var (
@@ -180,8 +180,8 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 	if cfg.SuspensionsEvery <= 0 {
 		cfg.SuspensionsEvery = time.Second
 	}
-	if cfg.DrainsEvery <= 0 {
-		cfg.DrainsEvery = time.Second
+	if cfg.NodesEvery <= 0 {
+		cfg.NodesEvery = time.Second
 	}
 	if cfg.NodeGrace <= 0 {
 		cfg.NodeGrace = 30 * time.Second
@@ -225,7 +225,6 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		moving:      map[string]bool{},
 		leaving:     map[string]chan struct{}{},
 		held:        map[string]int{},
-		drains:      map[string]bool{},
 	}
 }
 
@@ -246,7 +245,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepCheckpoints(ctx) })
 	g.Go(func() error { return m.keepTraffic(ctx) })
 	g.Go(func() error { return m.keepSuspended(ctx) })
-	g.Go(func() error { return m.watchDrains(ctx) })
+	g.Go(func() error { return m.watchNodes(ctx) })
 	g.Go(func() error { return m.keepDrained(ctx) })
 	defer m.awaitStops()
 	return g.Wait()

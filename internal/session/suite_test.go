@@ -30,7 +30,7 @@ func TestNodesInMemory(t *testing.T) {
 		n := newNodes(local)
 		of := func(bootID string) sandbox.Sandbox { return sandbox.Sandbox{Boot: sandbox.Boot{ID: bootID}} }
 		return nodetest.World{
-			Name: local, Image: savedImage, NodeBoots: n, NodeSaves: n, NodeVolumes: n,
+			Name: local, Image: savedImage, NodeBoots: n, NodeSaves: n, NodeVolumes: n, Replicate: n.copyOut,
 			Remember: func(bootID, value string) { n.remember(of(bootID), value) },
 			Recall:   func(bootID string) string { return n.recall(of(bootID)) },
 		}

@@ -53,12 +53,14 @@ type nodes struct {
 	told  map[string]sandbox.Binding              // by Boot ID
 	pool  bool                                    // Boots come from a Pool, with names of their own
 	// saved is by node and Snapshot; memory and frozen are by Boot ID.
-	saved   map[string]map[string]savedBoot
-	memory  map[string]string
-	frozen  map[string]bool
-	traffic []sandbox.BootTraffic
-	volumes map[string]map[string]sandbox.VolumeSpec // by node and ID
-	files   map[string]string                        // content of each Volume, by ID
+	saved map[string]map[string]savedBoot
+	// replicas are states in Blobs, by Snapshot.
+	replicas map[string]savedBoot
+	memory   map[string]string
+	frozen   map[string]bool
+	traffic  []sandbox.BootTraffic
+	volumes  map[string]map[string]sandbox.VolumeSpec // by node and ID
+	files    map[string]string                        // content of each Volume, by ID
 	// reportsFull are the nodes that report no room; by themselves they refuse nothing.
 	reportsFull map[string]bool
 	faults      faults
@@ -67,6 +69,7 @@ type nodes struct {
 // savedBoot is saved state.
 type savedBoot struct {
 	boot, memory string
+	tenant       sandbox.TenantID
 }
 
 // savedImage is the image of every Boot.
@@ -101,7 +104,7 @@ type faults struct {
 func newNodes(names ...string) *nodes {
 	n := &nodes{
 		boots: map[string]map[string]sandbox.BoundBoot{}, seen: map[string]map[string]int64{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
-		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
+		saved: map[string]map[string]savedBoot{}, replicas: map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
 		files: map[string]string{}, reportsFull: map[string]bool{},
 	}
 	for _, name := range names {
@@ -287,7 +290,7 @@ func (n *nodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (s
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another boot was saved as %s", r.Snapshot)
 	}
 	if !ok {
-		n.saved[node][r.Snapshot] = savedBoot{boot: r.Boot.BootID, memory: n.memory[r.Boot.BootID]}
+		n.saved[node][r.Snapshot] = savedBoot{boot: r.Boot.BootID, memory: n.memory[r.Boot.BootID], tenant: r.Boot.Tenant}
 	}
 	if n.faults.onSaved != nil {
 		if err := n.faults.onSaved(r); err != nil {
@@ -314,6 +317,36 @@ func (n *nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesReque
 	}
 	n.saved[node][r.Snapshot] = savedBoot{}
 	return sandbox.Saved{Bytes: 10, Build: "1", Image: r.Image, Shape: r.Shape, Digest: "d"}, ctx.Err()
+}
+
+// FetchSaved takes a replica from what was on any node when copyOut ran.
+func (n *nodes) FetchSaved(ctx context.Context, node string, r sandbox.FetchRequest) (sandbox.Saved, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return sandbox.Saved{}, err
+	}
+	if err := checkSaved(r.From, r.Snapshot); err != nil {
+		return sandbox.Saved{}, err
+	}
+	state, ok := n.replicas[r.From]
+	if !ok || state.tenant != r.Tenant {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", r.From)
+	}
+	if _, taken := n.saved[node][r.Snapshot]; taken {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Snapshot)
+	}
+	n.saved[node][r.Snapshot] = state
+	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: r.Image, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+}
+
+// copyOut replicates all states of the nodes.
+func (n *nodes) copyOut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, states := range n.saved {
+		maps.Copy(n.replicas, states)
+	}
 }
 
 func (n *nodes) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
@@ -375,7 +408,7 @@ func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool
 // exportedMemory precedes the memory in an exported file.
 const exportedMemory = "memory: "
 
-func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID, snapshot, _ string, r io.Reader) (sandbox.Saved, error) {
+func (n *nodes) ImportSaved(ctx context.Context, node string, of sandbox.TenantID, snapshot, _ string, r io.Reader) (sandbox.Saved, error) {
 	raw, err := io.ReadAll(r)
 	if onImport := n.present().onImport; onImport != nil && err == nil {
 		err = onImport(snapshot)
@@ -398,7 +431,7 @@ func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID
 	if !ok {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot")
 	}
-	n.saved[node][snapshot] = savedBoot{memory: memory}
+	n.saved[node][snapshot] = savedBoot{memory: memory, tenant: of}
 	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
 }
 
@@ -637,8 +670,8 @@ func (w *world) lease(node string, d time.Duration) {
 	}
 }
 
-// suspensionsEvery and drainsEvery are longer than the default: days pass in some tests.
-const suspensionsEvery, drainsEvery = time.Minute, time.Minute
+// suspensionsEvery and nodesEvery are longer than the default: days pass in some tests.
+const suspensionsEvery, nodesEvery = time.Minute, time.Minute
 
 func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 	var names []string
@@ -647,7 +680,7 @@ func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 	}
 	slices.Sort(names)
 	return session.New(store, n, placed{names, w.nodes}, images{}, session.Config{
-		Engine: "fake", SuspensionsEvery: suspensionsEvery, DrainsEvery: drainsEvery, NodeGrace: w.grace, LayerBytes: layerRoom,
+		Engine: "fake", SuspensionsEvery: suspensionsEvery, NodesEvery: nodesEvery, NodeGrace: w.grace, LayerBytes: layerRoom,
 		Imported:    &w.imported,
 		Event:       func(e sandbox.Event) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },

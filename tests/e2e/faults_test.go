@@ -373,8 +373,8 @@ func TestClusterWire(t *testing.T) {
 
 // nodeUse is the part of a node's records that tests read.
 type nodeUse struct {
-	Draining bool
-	Records  struct{ Running, Paused, Snapshots, Volumes int }
+	Draining, Lost bool
+	Records        struct{ Running, Paused, Snapshots, Volumes int }
 }
 
 // A node drains under use: its sandboxes go on elsewhere with their memory, processes,
@@ -460,6 +460,106 @@ func TestClusterDrain(t *testing.T) {
 	for _, s := range append(all, ticks{paused, c}) {
 		c.Must(t, "DELETE", "/api/v1/sessions/"+s.id, nil, nil)
 	}
+}
+
+// A machine is lost with all its processes. What was paused there resumes on the other one
+// from its copy in S3, and what had a checkpoint does once an operator has declared the
+// machine lost. It comes back, loses its disk, and gets the states from S3.
+func TestClusterNodeLost(t *testing.T) {
+	rig.LacksEarlier(t, "its nodes do not fetch states of other nodes")
+	f := aCluster(t)
+	gateways := f.Gateways()
+	c, ops := gateways.Client(t, "unlucky"), gateways.Operator(t)
+	machine := f.Machine(rig.FleetNode)
+	change := func(node string, body rig.Body) error { return ops.Try("PATCH", "/api/v1/nodes/"+node, body, nil) }
+	drainHome := func(draining bool) {
+		t.Helper()
+		if err := change(rig.FleetHome, rig.Body{"draining": draining}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { drainHome(false) })
+	drainHome(true) // so that all of them are on the other node
+	time.Sleep(6 * time.Second)
+	create := func(body rig.Body, code string) string {
+		t.Helper()
+		body["timeout_seconds"] = 900
+		id := c.Create(t, body).ID
+		c.Run(t, id, "python", code, nil)
+		return id
+	}
+	paused := create(rig.Body{"on_timeout": "pause"}, "x = 40")
+	saved := create(rig.Body{"on_timeout": "pause", "checkpoint_every_seconds": 3600}, "x = 1")
+	c.Must(t, "POST", "/api/v1/sessions/"+saved+"/snapshots", rig.Body{}, nil)
+	c.Run(t, saved, "python", "x = 2", nil)
+	unsaved := create(rig.Body{}, "x = 3")
+	c.Must(t, "POST", "/api/v1/sessions/"+paused+"/pause", nil, nil)
+	copied := func() {
+		t.Helper()
+		rig.Within(t, rig.Patience, "the states are copied", func() bool { return machine.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
+	}
+	copied()
+	drainHome(false)
+
+	f.Lose(t, machine.Name)
+	back := sync.OnceFunc(func() { f.Start(t, machine.Name); f.Serves(t, machine.Name) })
+	t.Cleanup(back) // also after a failure
+	if err := change(machine.Name, rig.Body{"lost": true}); !strings.Contains(fmt.Sprint(err), "renews its lease") {
+		t.Errorf("declared lost at once: %v", err)
+	}
+	resumed := func(id, code, want string) {
+		t.Helper()
+		var got rig.Result
+		var err error
+		rig.Within(t, rig.Patience, "it resumes on the other machine", func() bool {
+			got, err = c.TryRun(id, "python", code, nil)
+			return err == nil
+		})
+		if got.Stdout != want {
+			t.Errorf("%s prints %q, %+v", code, got.Stdout, got)
+		}
+	}
+	began := time.Now()
+	resumed(paused, "print(x + 2)", "42\n")
+	t.Logf("the paused one ran %v after the loss", time.Since(began).Round(time.Millisecond))
+	rig.Within(t, rig.Patience, "the node can be declared lost", func() bool { return change(machine.Name, rig.Body{"lost": true}) == nil })
+	resumed(saved, "print(x)", "1\n")
+	var s rig.Sandbox
+	rig.Within(t, rig.Patience, "what was not saved ends", func() bool {
+		return c.Try("GET", "/api/v1/sessions/"+unsaved, nil, &s) == nil && s.State == "ended"
+	})
+	if s.Ended == nil || s.Ended.Cause != "node_lost" {
+		t.Errorf("it ended with %+v", s.Ended)
+	}
+
+	back()
+	rig.Within(t, rig.Patience, "the node is not lost", func() bool {
+		var n nodeUse
+		return ops.Try("GET", "/api/v1/nodes/"+machine.Name, nil, &n) == nil && !n.Lost
+	})
+	drainHome(true) // both move back
+	rig.Within(t, 3*rig.Patience, "they moved back", func() bool {
+		var n nodeUse
+		return ops.Try("GET", "/api/v1/nodes/"+rig.FleetHome, nil, &n) == nil && n.Records.Running+n.Records.Paused == 0
+	})
+	c.Must(t, "POST", "/api/v1/sessions/"+saved+"/pause", nil, nil)
+	copied()
+	drainHome(false)
+	c.Must(t, "DELETE", "/api/v1/sessions/"+paused, nil, nil)
+	state := c.Get(t, saved).SnapshotID
+	f.Lose(t, machine.Name)
+	if _, err := os.Stat(filepath.Join(machine.Data, "saved", state)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Join("saved", state), "server/offload"} { // but not its certificates
+		if err := os.RemoveAll(filepath.Join(machine.Data, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Start(t, machine.Name)
+	f.Serves(t, machine.Name)
+	resumed(saved, "print(x + 10)", "11\n")
+	c.Must(t, "DELETE", "/api/v1/sessions/"+saved, nil, nil)
 }
 
 // now waits for the number of ticks.

@@ -252,6 +252,14 @@ func (f *Fleet) Kill(t testing.TB, name string) {
 	}
 }
 
+// Lose ends every process of a Machine with SIGKILL, also those that outlive Kill. The
+// server is the first: it reports the end of none of them.
+func (f *Fleet) Lose(t testing.TB, name string) {
+	t.Helper()
+	f.Kill(t, name)
+	f.machines[name].killAll(t)
+}
+
 // Halt ends a Machine with SIGTERM.
 func (f *Fleet) Halt(t testing.TB, name string) {
 	t.Helper()

@@ -146,6 +146,12 @@ func Kill(t testing.TB, p Process) {
 // would, and waits until all are gone. The data folder stays.
 func (s *Server) KillAll(t testing.TB) {
 	t.Helper()
+	s.killAll(t)
+	<-s.done
+}
+
+func (s *Server) killAll(t testing.TB) {
+	t.Helper()
 	Within(t, Patience, "the end of everything", func() bool {
 		all := s.Processes("") // new ones too: the launcher may have started some just before
 		for _, p := range all {
@@ -153,7 +159,6 @@ func (s *Server) KillAll(t testing.TB) {
 		}
 		return len(all) == 0
 	})
-	<-s.done
 }
 
 // SentryOf finds the sentry of a Sandbox.

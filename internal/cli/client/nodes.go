@@ -30,3 +30,9 @@ func (c *Client) SetDraining(ctx context.Context, name string, draining bool) (n
 	err = c.call(ctx, http.MethodPatch, nodePath(name), nil, v1.NodeChange{Draining: &draining}, &n)
 	return n, err
 }
+
+// SetLost declares that nothing runs on a node any more, or takes that back.
+func (c *Client) SetLost(ctx context.Context, name string, lost bool) (n v1.NodeDetails, err error) {
+	err = c.call(ctx, http.MethodPatch, nodePath(name), nil, v1.NodeChange{Lost: &lost}, &n)
+	return n, err
+}

@@ -63,14 +63,15 @@ type host struct {
 	boots    map[string]*boot
 	starting map[string]bool
 	saved    map[string]saved
-	brought  []string // images that were imported with saved states
-	watcher  *Engine  // receives the events
+	replicas map[string]saved // of those with a group, also once they are deleted
+	brought  []string         // images that were imported with saved states
+	watcher  *Engine          // receives the events
 }
 
 // New returns an Engine on a host of its own that can start from images; from Image when
 // none is given.
 func New(images ...string) *Engine {
-	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}}, images)
+	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}, replicas: map[string]saved{}}, images)
 }
 
 func open(h *host, images []string) *Engine {

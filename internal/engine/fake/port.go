@@ -12,6 +12,7 @@ import (
 var (
 	_ sandbox.Porter       = (*Engine)(nil)
 	_ sandbox.Deduplicator = (*Engine)(nil)
+	_ sandbox.Replicator   = (*Engine)(nil)
 )
 
 // exported is the export format of a saved state.
@@ -72,7 +73,27 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	return x.Saved, ctx.Err()
 }
 
-// ShareSaved implements sandbox.Deduplicator; it only records the group.
+// FetchSaved implements sandbox.Replicator. A saved state with a group has a replica at
+// once, which stays when the state is deleted.
+func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
+	if !sandbox.ValidSnapshotID(name) {
+		return sandbox.Saved{}, badName()
+	}
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	s, ok := e.host.replicas[from]
+	if !ok || s.group != group {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", from)
+	}
+	if _, taken := e.host.saved[name]; taken {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
+	}
+	s.group, s.damaged = "", false
+	e.host.saved[name] = s
+	return s.Saved, ctx.Err()
+}
+
+// ShareSaved implements sandbox.Deduplicator; it records the group, and the replica.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
@@ -84,7 +105,7 @@ func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s shares with others", name)
 	}
 	s.group = group
-	e.host.saved[name] = s
+	e.host.saved[name], e.host.replicas[name] = s, s
 	return ctx.Err()
 }
 

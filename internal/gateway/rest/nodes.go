@@ -14,6 +14,7 @@ import (
 type NodeRecords interface {
 	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
 	SetDraining(ctx context.Context, name string, draining bool) error
+	SetLost(ctx context.Context, name string, lost bool) error
 	NodeUse(ctx context.Context, name string) (sandbox.NodeUse, error)
 }
 
@@ -31,8 +32,8 @@ func nodeDetailsOf(n NodeState) v1.NodeDetails {
 	return v
 }
 
-// nodes returns all Nodes by name, as they report, and which of them drain.
-func (a *API) nodes(ctx context.Context) (all []NodeState, drains map[string]bool, err error) {
+// nodes returns all Nodes by name, as they report, and their records.
+func (a *API) nodes(ctx context.Context) (all []NodeState, known map[string]sandbox.NodeRecord, err error) {
 	if all, err = a.NodeStates(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -40,22 +41,22 @@ func (a *API) nodes(ctx context.Context) (all []NodeState, drains map[string]boo
 	if err != nil {
 		return nil, nil, err
 	}
-	drains = map[string]bool{}
+	known = map[string]sandbox.NodeRecord{}
 	for _, r := range records {
-		drains[r.Name] = r.Draining
+		known[r.Name] = r
 		if !slices.ContainsFunc(all, func(n NodeState) bool { return n.Node == r.Name }) { // it was not asked
 			all = append(all, NodeState{NodeStats: sandbox.NodeStats{Node: r.Name, NotReady: []string{"it has been away for long"}}})
 		}
 	}
 	slices.SortFunc(all, func(x, y NodeState) int { return strings.Compare(x.Node, y.Node) })
-	return all, drains, nil
+	return all, known, nil
 }
 
 // nodeView returns a Node with the numbers of its records.
-func (a *API) nodeView(ctx context.Context, n NodeState, draining bool) (v1.NodeDetails, error) {
+func (a *API) nodeView(ctx context.Context, n NodeState, known sandbox.NodeRecord) (v1.NodeDetails, error) {
 	v := nodeDetailsOf(n)
 	use, err := a.NodeRecords.NodeUse(ctx, n.Node)
-	v.Draining, v.Records = draining, v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
+	v.Draining, v.Lost, v.Records = known.Draining, known.Lost, v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
 	return v, err
 }
 
@@ -64,13 +65,13 @@ func (a *API) ListNodes(w http.ResponseWriter, r *http.Request, _ sandbox.Identi
 	if _, err := query(r); err != nil {
 		return err
 	}
-	all, drains, err := a.nodes(r.Context())
+	all, known, err := a.nodes(r.Context())
 	if err != nil {
 		return err
 	}
 	views := make([]v1.NodeDetails, len(all))
 	for i, n := range all {
-		if views[i], err = a.nodeView(r.Context(), n, drains[n.Node]); err != nil {
+		if views[i], err = a.nodeView(r.Context(), n, known[n.Node]); err != nil {
 			return err
 		}
 	}
@@ -96,12 +97,17 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 			return err
 		}
 	}
+	if body.Lost != nil {
+		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), *body.Lost); err != nil {
+			return err
+		}
+	}
 	return a.replyNode(w, r)
 }
 
 // replyNode answers with the Node that the path names.
 func (a *API) replyNode(w http.ResponseWriter, r *http.Request) error {
-	all, drains, err := a.nodes(r.Context())
+	all, known, err := a.nodes(r.Context())
 	if err != nil {
 		return err
 	}
@@ -109,7 +115,7 @@ func (a *API) replyNode(w http.ResponseWriter, r *http.Request) error {
 	if i < 0 {
 		return sandbox.Errorf(sandbox.NotFound, "no such node")
 	}
-	v, err := a.nodeView(r.Context(), all[i], drains[all[i].Node])
+	v, err := a.nodeView(r.Context(), all[i], known[all[i].Node])
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/gatewaytest"
@@ -240,6 +241,7 @@ func TestNodes(t *testing.T) {
 		Sandboxes int
 		Full      bool
 		Draining  bool
+		Lost      bool
 		Records   struct{ Running int }
 		Host      *struct {
 			MemoryMB int64 `json:"memory_mb"`
@@ -260,7 +262,7 @@ func TestNodes(t *testing.T) {
 	if a := f.Do("PATCH", "/api/v1/nodes/n1", `{"draining":true}`); a.Status != 403 {
 		t.Errorf("a user is answered %d %s", a.Status, a.Body)
 	}
-	for body, status := range map[string]int{`{"draining":true}`: 404, `{"draining":"yes"}`: 400, `{"full":true}`: 400, `{}`: 404} {
+	for body, status := range map[string]int{`{"draining":true}`: 404, `{"lost":true}`: 404, `{"draining":"yes"}`: 400, `{"full":true}`: 400, `{}`: 404} {
 		if a := change("none", body); a.Status != status {
 			t.Errorf("%s is answered %d %s", body, a.Status, a.Body)
 		}
@@ -280,6 +282,22 @@ func TestNodes(t *testing.T) {
 	see("/n1").Into(t, 200, &one)
 	if one.Ready || len(one.Reasons) != 1 || one.Host != nil {
 		t.Errorf("one that does not answer: %+v", one)
+	}
+	if a := change("n1", `{"lost":true}`); a.Status != 409 || !strings.Contains(string(a.Body), "renews its lease") {
+		t.Errorf("a node with a lease is declared lost: %d %s", a.Status, a.Body)
+	}
+	records, err := f.Store.Nodes(t.Context())
+	if err == nil {
+		_, err = f.Store.RenewLease(t.Context(), records[0], -time.Second)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lost := range []bool{true, false} {
+		change("n1", fmt.Sprintf(`{"lost":%t}`, lost)).Into(t, 200, &one)
+		if see("/n1").Into(t, 200, &one); one.Lost != lost {
+			t.Errorf("it is lost: %t, of %+v", lost, one)
+		}
 	}
 	if a := see("/n2"); a.Status != 404 {
 		t.Errorf("one that is not there: %d %s", a.Status, a.Body)

@@ -27,6 +27,8 @@ type World struct {
 	Files   sandbox.VolumeFiles
 	// Echo starts an echo on port 8000 of a Boot; nil: each has one.
 	Echo func(bootID string)
+	// Replicate replicates all saved states; nil: that happens by itself.
+	Replicate func()
 	// Remember puts a value into the memory of a Boot, and Recall returns it.
 	Remember func(bootID, value string)
 	Recall   func(bootID string) string
@@ -53,6 +55,7 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 		"save checks the owner":   saveChecksTheOwner,
 		"save the files":          saveFiles,
 		"export and import":       exportAndImport,
+		"fetch a replica":         fetchReplica,
 		"volumes":                 volumes,
 		"volumes of a binding":    boundVolumes,
 		"another node is silent":  anotherNode,
@@ -324,6 +327,45 @@ func saveFiles(w *world) {
 	}
 }
 
+// A state is made from the replica of another one, which may be gone.
+func fetchReplica(w *world) {
+	t, ctx, req := w.t, w.t.Context(), w.request("t")
+	ref := w.start(req)
+	w.Remember(ref.BootID, "x")
+	r := sandbox.FetchRequest{Tenant: "t", From: w.save(ref, false), Image: req.Image, Snapshot: sandbox.NewSnapshotID()}
+	if w.Replicate != nil {
+		w.Replicate()
+	}
+	codetest.OK(t, "DeleteSaved", w.DeleteSaved(ctx, w.Name, r.From))
+	saved, err := w.FetchSaved(ctx, w.Name, r)
+	if err != nil || !saved.Memory || saved.Image != req.Image {
+		t.Fatalf("FetchSaved = %+v, %v", saved, err)
+	}
+	if got := w.Recall(w.start(after(req, r.Snapshot)).BootID); got != "x" {
+		t.Errorf("what starts from it recalls %q", got)
+	}
+	for what, tt := range map[string]struct {
+		change func(*sandbox.FetchRequest)
+		code   sandbox.Code
+	}{
+		"a bad origin":      {func(r *sandbox.FetchRequest) { r.From = "x" }, sandbox.Invalid},
+		"a bad name":        {func(r *sandbox.FetchRequest) { r.Snapshot = "../x" }, sandbox.Invalid},
+		"an unknown origin": {func(r *sandbox.FetchRequest) { r.From = sandbox.NewSnapshotID() }, sandbox.NotFound},
+		"another tenant":    {func(r *sandbox.FetchRequest) { r.Tenant = "u" }, sandbox.NotFound},
+		"a name in use":     {func(*sandbox.FetchRequest) {}, sandbox.Conflict},
+	} {
+		bad := r
+		if what != "a name in use" {
+			bad.Snapshot = sandbox.NewSnapshotID()
+		}
+		tt.change(&bad)
+		codetest.Want(t, "FetchSaved with "+what, codetest.ErrOf(w.FetchSaved(ctx, w.Name, bad)), tt.code)
+	}
+	if all := w.saved(); !slices.Equal(all, []string{r.Snapshot}) {
+		t.Errorf("ListSaved = %v, want %s", all, r.Snapshot)
+	}
+}
+
 func exportAndImport(w *world) {
 	t, ctx, req := w.t, w.t.Context(), w.request("t")
 	ref := w.start(req)
@@ -411,6 +453,7 @@ func anotherNode(w *world) {
 		"Traffic":      codetest.ErrOf(w.Traffic(ctx, elsewhere)),
 		"Save":         codetest.ErrOf(w.Save(ctx, elsewhere, save)),
 		"SaveFiles":    codetest.ErrOf(w.SaveFiles(ctx, elsewhere, sandbox.FilesRequest{Tenant: "t"})),
+		"FetchSaved":   codetest.ErrOf(w.FetchSaved(ctx, elsewhere, sandbox.FetchRequest{Tenant: "t"})),
 		"Thaw":         w.Thaw(ctx, elsewhere, ref),
 		"DeleteSaved":  w.DeleteSaved(ctx, elsewhere, save.Snapshot),
 		"ListSaved":    codetest.ErrOf(w.ListSaved(ctx, elsewhere)),

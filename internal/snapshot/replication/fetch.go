@@ -51,7 +51,11 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 		s.spoiled = false // the next caller checks again
 		e.mu.Unlock()
 		e.counts.fetchFailed.Add(1)
-		err = tellFetch(s.Name, spoiled, err)
+		here := "not on this host"
+		if spoiled {
+			here = "damaged on this host"
+		}
+		err = tellFetch(s.Name, here, err)
 		e.cfg.Log.WarnContext(ctx, "fetching a saved state from its copy failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
 		return err
 	}
@@ -74,13 +78,9 @@ func (e *Engine) fetched(ctx context.Context, s *state, spoiled bool, took time.
 		telemetry.KeyDuration, float64(took.Microseconds())/1000)
 }
 
-// tellFetch converts a fetch error for the user and names the state; spoiled: the state
-// on the host is damaged or gone too.
-func tellFetch(name string, spoiled bool, err error) error {
-	here := "not on this host"
-	if spoiled {
-		here = "damaged on this host"
-	}
+// tellFetch converts a fetch error for the user and names the state; here says how the
+// state is on the host.
+func tellFetch(name, here string, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sandbox.Exhausted), errors.Is(err, sandbox.Conflict):
 		return err
@@ -122,30 +122,17 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 	if err != nil {
 		return err
 	}
-	raw, err := e.get(ctx, key, listName(prefix, s.Name))
+	l, err := e.listOf(ctx, key, s.Name)
 	if err != nil {
 		return err
 	}
-	l, err := decodeList(raw, s.Name)
+	f, err := e.download(ctx, key, l)
 	if err != nil {
-		return fmt.Errorf("%w: %w", sandbox.ErrDamaged, err)
-	}
-	f, err := os.CreateTemp(e.cfg.Dir, ".new-")
-	if err != nil {
-		return fmt.Errorf("make a file: %w", err)
+		return err
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // it is used by descriptor only
-		return err
-	}
-	if err := e.gather(ctx, key, l, f); err != nil {
-		return err
-	}
-	whole := func() io.Reader {
-		return &summed{from: io.NewSectionReader(f, 0, l.Bytes), sum: sha256.New(), want: l.Sum}
-	}
 	if there { // verify the copy before deleting the damaged state
-		if _, err := io.Copy(io.Discard, whole()); err != nil {
+		if _, err := io.Copy(io.Discard, l.content(f)); err != nil {
 			return err
 		}
 		if err := e.change(s, false, func() { s.Away = true }); err != nil {
@@ -155,11 +142,116 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 			return err
 		}
 	}
-	_, err = e.inner.ImportSaved(ctx, s.Name, whole())
-	if errors.Is(err, sandbox.Denied) {
-		return sandbox.Errorf(sandbox.Conflict, "the saved state %s was copied by an installation that this one does not trust", s.Name).WithCause(err)
-	}
+	_, err = e.take(ctx, s.Name, s.Name, l.content(f))
 	return err
+}
+
+// take imports the content of the copy of from into the Engine as the state name.
+func (e *Engine) take(ctx context.Context, name, from string, content io.Reader) (sandbox.Saved, error) {
+	saved, err := e.inner.ImportSaved(ctx, name, content)
+	if errors.Is(err, sandbox.Denied) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the saved state %s was copied by an installation that this one does not trust", from).WithCause(err)
+	}
+	return saved, err
+}
+
+// FetchSaved implements sandbox.Replicator. The new state gets a copy of its own: the packs of
+// the other one belong to the Engine that made it, which deletes them.
+func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
+	for _, id := range []string{name, from} {
+		if !sandbox.ValidSnapshotID(id) {
+			return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", id)
+		}
+	}
+	if e.find(name) != nil || e.isDeleting(name) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
+	}
+	select {
+	case e.fetching <- struct{}{}:
+		defer func() { <-e.fetching }()
+	case <-ctx.Done():
+		return sandbox.Saved{}, ctx.Err()
+	}
+	began := time.Now()
+	saved, err := e.fetchOther(ctx, name, from, group)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return sandbox.Saved{}, err
+	case err != nil:
+		e.counts.fetchFailed.Add(1)
+		err = tellFetch(from, "not on this host", err)
+		e.cfg.Log.WarnContext(ctx, "fetching a saved state of another host from its copy failed", telemetry.KeySnapshot, from, telemetry.KeyError, err)
+		return sandbox.Saved{}, err
+	}
+	e.counts.fetched.Add(1)
+	e.cfg.Log.InfoContext(ctx, "fetched a saved state of another host from its copy", telemetry.KeySnapshot, name, "copy_of", from, "bytes", saved.Bytes,
+		telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+	return e.noteSize(name, saved, nil)
+}
+
+// fetchOther imports the copy of the state from as the state name; NotFound if there is no
+// copy.
+func (e *Engine) fetchOther(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
+	for _, prefix := range e.keys.prefixesOf(group) {
+		_, err := e.cfg.Blobs.Size(ctx, listName(prefix, from))
+		if errors.Is(err, sandbox.NotFound) {
+			continue
+		}
+		if err != nil {
+			return sandbox.Saved{}, err
+		}
+		key, err := e.keys.at(ctx, prefix)
+		if err != nil {
+			return sandbox.Saved{}, err
+		}
+		l, err := e.listOf(ctx, key, from)
+		if err != nil {
+			return sandbox.Saved{}, err
+		}
+		f, err := e.download(ctx, key, l)
+		if err != nil {
+			return sandbox.Saved{}, err
+		}
+		defer f.Close()
+		return e.take(ctx, name, from, l.content(f))
+	}
+	return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", from)
+}
+
+// listOf returns the list of the copy of a state.
+func (e *Engine) listOf(ctx context.Context, key *groupKey, name string) (*list, error) {
+	raw, err := e.get(ctx, key, listName(key.prefix, name))
+	if err != nil {
+		return nil, err
+	}
+	l, err := decodeList(raw, name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", sandbox.ErrDamaged, err)
+	}
+	return l, nil
+}
+
+// download returns a file without a name that has the content of a list.
+func (e *Engine) download(ctx context.Context, key *groupKey, l *list) (*os.File, error) {
+	f, err := os.CreateTemp(e.cfg.Dir, ".new-")
+	if err != nil {
+		return nil, fmt.Errorf("make a file: %w", err)
+	}
+	err = os.Remove(f.Name())
+	if err == nil {
+		err = e.gather(ctx, key, l, f)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// content returns the content of a list, which f has; it ends with an error if it does not
+// match the checksum.
+func (l *list) content(f *os.File) io.Reader {
+	return &summed{from: io.NewSectionReader(f, 0, l.Bytes), sum: sha256.New(), want: l.Sum}
 }
 
 // get returns the unsealed content of a blob.

@@ -94,8 +94,9 @@ type Engine struct {
 }
 
 var (
-	_ inner           = (*Engine)(nil)
-	_ sandbox.Fetcher = (*Engine)(nil)
+	_ inner              = (*Engine)(nil)
+	_ sandbox.Fetcher    = (*Engine)(nil)
+	_ sandbox.Replicator = (*Engine)(nil)
 )
 
 // Open opens an Engine and loads the records of an earlier process from cfg.Dir. If

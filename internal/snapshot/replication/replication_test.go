@@ -2,6 +2,7 @@ package replication_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -78,6 +79,13 @@ func (s *switched) Get(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	return s.Blobs.Get(ctx, name)
+}
+
+func (s *switched) Size(ctx context.Context, name string) (int64, error) {
+	if err := s.check(); err != nil {
+		return 0, err
+	}
+	return s.Blobs.Size(ctx, name)
 }
 
 func (s *switched) Delete(ctx context.Context, name string) error {
@@ -529,9 +537,7 @@ func TestSharedBlobs(t *testing.T) {
 		for i := range worlds {
 			w := open(t, 1)
 			if i > 0 {
-				w.stop()
-				w.blobs, w.dir, w.cfg.Blobs = worlds[0].blobs, worlds[0].dir, worlds[0].blobs
-				w.start(t)
+				w.share(t, worlds[0])
 			}
 			states[i] = w.save(t, text, "t")
 			w.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 })
@@ -549,6 +555,115 @@ func TestSharedBlobs(t *testing.T) {
 			if left := packs(worlds[0].kept(t)); n == 1 && len(left) > 0 {
 				t.Errorf("in the order %v are left %v", order, left)
 			}
+		}
+	}
+}
+
+// share opens the Engine again over the Blobs of another host.
+func (w *world) share(t *testing.T, other *world) {
+	t.Helper()
+	w.stop()
+	w.blobs, w.dir, w.cfg.Blobs = other.blobs, other.dir, other.blobs
+	w.start(t)
+}
+
+// onTwo returns two hosts over the same Blobs, and a copied state of group t on the first.
+func onTwo(t *testing.T, content string) (a, b *world, name string) {
+	t.Helper()
+	a, b = open(t, 0), open(t, 0)
+	b.share(t, a)
+	name = a.save(t, content, "t")
+	a.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 })
+	return a, b, name
+}
+
+// A host starts from the copy of another one that is gone, and makes a copy of its own. A
+// copy that was sealed with an earlier key is found as well.
+func TestFetchFromAnotherHost(t *testing.T) {
+	for name, keys := range map[string][][]byte{"the same key": {key(7)}, "a new first key": {key(8), key(7)}} {
+		t.Run(name, func(t *testing.T) {
+			text := much(9<<20, 7)
+			a, b, from := onTwo(t, text)
+			a.stop()
+			b.cfg.Keys = keys
+			b.restart(t)
+			to := sandbox.NewSnapshotID()
+			saved, err := b.FetchSaved(t.Context(), to, from, "t")
+			if err != nil || saved.Bytes == 0 || saved.Image != fake.Image {
+				t.Fatalf("FetchSaved = %+v, %v", saved, err)
+			}
+			if err := b.ShareSaved(t.Context(), to, "t"); err != nil {
+				t.Fatal(err)
+			}
+			b.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 && s.Fetched == 1 })
+			a.start(t)
+			if err := a.DeleteSaved(t.Context(), from); err != nil { // its packs go
+				t.Fatal(err)
+			}
+			a.until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 1 })
+			b.cfg.DiskBytes = 1
+			b.restart(t)
+			b.evicted(t, 0)
+			if got, err := b.file(t, to); err != nil || got != text {
+				t.Errorf("it holds %d bytes, %v", len(got), err)
+			}
+			if err := b.DeleteSaved(t.Context(), to); err != nil {
+				t.Fatal(err)
+			}
+			b.until(t, "deleted", func(s replication.Stats) bool { return s.Deleted == 1 })
+			if left := packs(b.kept(t)); len(left) > 0 {
+				t.Errorf("left are %v", left)
+			}
+		})
+	}
+}
+
+func TestFetchFromAnotherHostFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil func(t *testing.T, w *world)
+		group string
+		from  string // empty: the state
+		to    string // empty: a new one
+		code  sandbox.Code
+	}{
+		"of another group":   {group: "u", code: sandbox.NotFound},
+		"an unknown state":   {from: sandbox.NewSnapshotID(), code: sandbox.NotFound},
+		"a bad name":         {to: "../x", code: sandbox.Invalid},
+		"the blobs are away": {spoil: func(_ *testing.T, w *world) { w.blobs.set(true) }, code: sandbox.Unavailable},
+		"a damaged list":     {spoil: func(t *testing.T, w *world) { w.spoil(t, "/s/") }, code: sandbox.Conflict},
+		"a damaged pack":     {spoil: func(t *testing.T, w *world) { w.spoil(t, "/p/") }, code: sandbox.Conflict},
+		"a damaged key":      {spoil: func(t *testing.T, w *world) { w.spoil(t, "/key") }, code: sandbox.Conflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, b, from := onTwo(t, "x")
+			if tt.spoil != nil {
+				tt.spoil(t, b)
+			}
+			to := cmp.Or(tt.to, sandbox.NewSnapshotID())
+			if _, err := b.FetchSaved(t.Context(), to, cmp.Or(tt.from, from), cmp.Or(tt.group, "t")); sandbox.CodeOf(err) != tt.code {
+				t.Errorf("FetchSaved = %v, want %v", err, tt.code)
+			}
+			if left, err := b.inner.ListSaved(t.Context()); err != nil || len(left) != 0 {
+				t.Errorf("left on the host: %v, %v", left, err)
+			}
+			if files, err := filepath.Glob(filepath.Join(b.cfg.Dir, ".new-*")); err != nil || len(files) != 0 {
+				t.Errorf("left in the folder: %v, %v", files, err)
+			}
+		})
+	}
+	_, b, from := onTwo(t, "x")
+	taken := b.save(t, "y", "t")
+	if _, err := b.FetchSaved(t.Context(), taken, from, "t"); !errors.Is(err, sandbox.Conflict) {
+		t.Errorf("FetchSaved as a name in use = %v", err)
+	}
+}
+
+// spoil damages all blobs whose paths contain part.
+func (w *world) spoil(t *testing.T, part string) {
+	t.Helper()
+	for _, blob := range w.kept(t) {
+		if strings.Contains("/"+blob, part) {
+			damage(t, filepath.Join(w.dir, blob))
 		}
 	}
 }

@@ -227,6 +227,15 @@ func (r *keyring) of(ctx context.Context, group string) (*groupKey, error) {
 	return r.get(ctx, r.masters[0].prefixOf(group), true)
 }
 
+// prefixesOf returns the prefixes that blobs of a group may have: one for each of the
+// operator's keys.
+func (r *keyring) prefixesOf(group string) (all []string) {
+	for _, m := range r.masters {
+		all = append(all, m.prefixOf(group))
+	}
+	return all
+}
+
 // at returns the key of a prefix.
 func (r *keyring) at(ctx context.Context, prefix string) (*groupKey, error) {
 	return r.get(ctx, prefix, false)

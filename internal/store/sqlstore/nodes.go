@@ -16,7 +16,9 @@ type nodeRow struct {
 	// versionUntil is the end of the Lease that was renewed with Version. An earlier
 	// program renews a Lease without the two.
 	versionUntil time.Time
-	clock        int64
+	// lostEpoch is the Epoch for which an operator declared the Node lost; 0: none.
+	lostEpoch int64
+	clock     int64
 }
 
 var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
@@ -29,12 +31,14 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("version", &n.Version)
 	c.add("version_until", (*moment)(&n.versionUntil))
 	c.add("draining", &n.Draining)
+	c.add("lost_epoch", &n.lostEpoch)
 	c.compute(clockName, &n.clock)
 })
 
 func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
 	n, err := nodeTable.scan(scan)
 	n.LeaseLeft = n.until.Sub(clockAt(n.clock))
+	n.Lost = n.LeaseLeft <= 0 && n.lostEpoch == max(n.Epoch, 1)
 	if !n.versionUntil.Equal(n.until) {
 		n.Version = ""
 	}
@@ -69,14 +73,14 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
-		row.versionUntil, row.Draining = row.until, old.Draining
+		row.versionUntil, row.Draining, row.lostEpoch = row.until, old.Draining, old.lostEpoch
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})
 	if err != nil {
 		return sandbox.NodeRecord{}, err
 	}
-	row.LeaseLeft = life
+	row.LeaseLeft, row.Lost = life, false
 	return row.NodeRecord, nil
 }
 
@@ -99,6 +103,30 @@ func (s *Store) SetDraining(ctx context.Context, name string, draining bool) err
 			return cmp.Or(err, error(sandbox.Errorf(sandbox.NotFound, "no such node")))
 		}
 		return nil
+	})
+}
+
+// SetLost implements sandbox.NodeStore. The next term of the Lease has another Epoch.
+func (s *Store) SetLost(ctx context.Context, name string, lost bool) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		now, err := st.now()
+		if err != nil {
+			return err
+		}
+		n, err := one(st.nodeNow.QueryRow(name), nodeTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
+		if err != nil {
+			return err
+		}
+		epoch := int64(0)
+		if lost {
+			if now.Before(n.until) {
+				return sandbox.Errorf(sandbox.Conflict, "the node %q renews its lease, so it is not lost: turn its machine off, and try again after %d seconds",
+					name, 1+int(n.until.Sub(now).Seconds()))
+			}
+			epoch = max(n.Epoch, 1)
+		}
+		_, err = st.loseNode.Exec(epoch, name)
+		return err
 	})
 }
 

@@ -67,6 +67,7 @@ var sandboxTable = newTable("sandboxes", func(r *sandboxRow, c *columns) {
 	c.add("limit_bandwidth", &r.Limits.Bandwidth)
 	c.add("volumes", (*mounts)(&r.Volumes))
 	c.add("origin", &r.Origin)
+	c.add("may_run", &r.MayRun)
 })
 
 // SQLite rewrites the index of a column that an UPDATE names, even if the value stays: so
@@ -121,7 +122,7 @@ type statements struct {
 	exists                         *sql.Stmt
 	deleteEnded, deleteRefused     *sql.Stmt
 	keepNode, nodeNow, retireNodes *sql.Stmt
-	drainNode                      *sql.Stmt
+	drainNode, loseNode            *sql.Stmt
 	leaderStatements
 	copyKeyStatements
 	signingStatements
@@ -155,6 +156,7 @@ func (s *statements) all(d *dialect) []prepared {
 		{&s.nodeNow, d.clocked(nodeTable.record + `WHERE name = ?`)},
 		{&s.retireNodes, retireNodesText},
 		{&s.drainNode, `UPDATE nodes SET draining = ? WHERE name = ?`},
+		{&s.loseNode, `UPDATE nodes SET lost_epoch = ? WHERE name = ?`},
 	})
 }
 

@@ -692,6 +692,24 @@ func leases(t *testing.T, st sandbox.Store) {
 			t.Errorf("Nodes = %+v, %v, want draining %v", got, err, draining)
 		}
 	}
+	codetest.Want(t, "losing an unknown node", st.SetLost(ctx, "none", true), sandbox.NotFound)
+	codetest.Want(t, "losing a node that has its lease", st.SetLost(ctx, "b", true), sandbox.Conflict)
+	lost := func(want bool) {
+		t.Helper()
+		if got, err := st.Nodes(ctx); err != nil || got[0].Lost != want || got[1].Lost {
+			t.Errorf("Nodes = %+v, %v, want lost %v", got, err, want)
+		}
+	}
+	for _, is := range []bool{true, true, false, true} {
+		if err := st.SetLost(ctx, "a", is); err != nil {
+			t.Fatal(err)
+		}
+		lost(is)
+	}
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, time.Hour, 4)
+	lost(false)
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 4) // it expires in that term
+	lost(false)
 	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: true}, time.Hour, 1) // a program that reports no version
 	got, err = st.Nodes(ctx)
 	if err != nil || len(got) != 2 || got[1].Version != "" {

@@ -751,10 +751,14 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Drain a node, or end that
+         * Drain a node, or declare it lost
          * @description For operators. A node that drains takes no new sandboxes. Its sandboxes move to other nodes with their memory,
          *     and requests to them wait meanwhile. While no other node has room, they keep running where they are. Sandboxes
          *     with volumes, volumes and kept snapshots stay. `records` says what is left.
+         *
+         *     A node is lost when its machine is off and will not come back soon. Declare it only then: its running sandboxes
+         *     end at once, or go back to their last checkpoint, and what is saved of them in the blob store starts on other
+         *     nodes. A node that still renews its lease answers 409. It is no longer lost when it renews its lease again.
          */
         patch: operations["changeNode"];
         trace?: never;
@@ -3393,6 +3397,8 @@ export interface components {
             wait_seconds: number;
             /** @description It takes no new sandboxes, and its sandboxes move to other nodes. */
             draining: boolean;
+            /** @description It does not answer, and an operator has declared that nothing runs on it any more. */
+            lost: boolean;
             pools: components["schemas"]["Pool"][];
             /** @description The numbers of records of all tenants that are on the node. */
             records: {
@@ -6582,6 +6588,7 @@ export interface operations {
                      *           "full": false,
                      *           "wait_seconds": 0,
                      *           "draining": false,
+                     *           "lost": false,
                      *           "pools": [],
                      *           "records": {
                      *             "running": 12,
@@ -6638,6 +6645,7 @@ export interface operations {
                      *       "full": false,
                      *       "wait_seconds": 0,
                      *       "draining": false,
+                     *       "lost": false,
                      *       "pools": [],
                      *       "records": {
                      *         "running": 12,
@@ -6673,6 +6681,8 @@ export interface operations {
                 "application/json": {
                     /** @description Also after the node restarts. */
                     draining?: boolean;
+                    /** @description Until the node renews its lease. */
+                    lost?: boolean;
                 };
             };
         };
@@ -6702,6 +6712,7 @@ export interface operations {
                      *       "full": false,
                      *       "wait_seconds": 0,
                      *       "draining": false,
+                     *       "lost": false,
                      *       "pools": [],
                      *       "records": {
                      *         "running": 12,

@@ -1006,6 +1006,120 @@ func (x *SaveFilesResponse) GetSaved() *SaveResponse {
 	return nil
 }
 
+// FetchSavedRequest asks for a saved state made from the replica of another one, of any
+// node.
+type FetchSavedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"` // snapshot ID
+	Image         string                 `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	Snapshot      string                 `protobuf:"bytes,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // ID of the new one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchSavedRequest) Reset() {
+	*x = FetchSavedRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchSavedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchSavedRequest) ProtoMessage() {}
+
+func (x *FetchSavedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchSavedRequest.ProtoReflect.Descriptor instead.
+func (*FetchSavedRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *FetchSavedRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *FetchSavedRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *FetchSavedRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *FetchSavedRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+type FetchSavedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Saved         *SaveResponse          `protobuf:"bytes,1,opt,name=saved,proto3" json:"saved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchSavedResponse) Reset() {
+	*x = FetchSavedResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchSavedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchSavedResponse) ProtoMessage() {}
+
+func (x *FetchSavedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchSavedResponse.ProtoReflect.Descriptor instead.
+func (*FetchSavedResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FetchSavedResponse) GetSaved() *SaveResponse {
+	if x != nil {
+		return x.Saved
+	}
+	return nil
+}
+
 type ThawRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1016,7 +1130,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1142,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1155,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ThawRequest) GetNode() string {
@@ -1066,7 +1180,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1192,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1205,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type DeleteSavedRequest struct {
@@ -1104,7 +1218,7 @@ type DeleteSavedRequest struct {
 
 func (x *DeleteSavedRequest) Reset() {
 	*x = DeleteSavedRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1230,7 @@ func (x *DeleteSavedRequest) String() string {
 func (*DeleteSavedRequest) ProtoMessage() {}
 
 func (x *DeleteSavedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1243,7 @@ func (x *DeleteSavedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSavedRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSavedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteSavedRequest) GetNode() string {
@@ -1154,7 +1268,7 @@ type DeleteSavedResponse struct {
 
 func (x *DeleteSavedResponse) Reset() {
 	*x = DeleteSavedResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1280,7 @@ func (x *DeleteSavedResponse) String() string {
 func (*DeleteSavedResponse) ProtoMessage() {}
 
 func (x *DeleteSavedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1293,7 @@ func (x *DeleteSavedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSavedResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSavedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 type ListSavedRequest struct {
@@ -1191,7 +1305,7 @@ type ListSavedRequest struct {
 
 func (x *ListSavedRequest) Reset() {
 	*x = ListSavedRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1317,7 @@ func (x *ListSavedRequest) String() string {
 func (*ListSavedRequest) ProtoMessage() {}
 
 func (x *ListSavedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1330,7 @@ func (x *ListSavedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSavedRequest.ProtoReflect.Descriptor instead.
 func (*ListSavedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSavedRequest) GetNode() string {
@@ -1235,7 +1349,7 @@ type ListSavedResponse struct {
 
 func (x *ListSavedResponse) Reset() {
 	*x = ListSavedResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1361,7 @@ func (x *ListSavedResponse) String() string {
 func (*ListSavedResponse) ProtoMessage() {}
 
 func (x *ListSavedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1374,7 @@ func (x *ListSavedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSavedResponse.ProtoReflect.Descriptor instead.
 func (*ListSavedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListSavedResponse) GetSnapshots() []string {
@@ -1281,7 +1395,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1407,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1420,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StopRequest) GetNode() string {
@@ -1338,7 +1452,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1464,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1477,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 type BootsRequest struct {
@@ -1375,7 +1489,7 @@ type BootsRequest struct {
 
 func (x *BootsRequest) Reset() {
 	*x = BootsRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1501,7 @@ func (x *BootsRequest) String() string {
 func (*BootsRequest) ProtoMessage() {}
 
 func (x *BootsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1514,7 @@ func (x *BootsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootsRequest.ProtoReflect.Descriptor instead.
 func (*BootsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BootsRequest) GetNode() string {
@@ -1423,7 +1537,7 @@ type BoundBoot struct {
 
 func (x *BoundBoot) Reset() {
 	*x = BoundBoot{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1549,7 @@ func (x *BoundBoot) String() string {
 func (*BoundBoot) ProtoMessage() {}
 
 func (x *BoundBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1562,7 @@ func (x *BoundBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundBoot.ProtoReflect.Descriptor instead.
 func (*BoundBoot) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BoundBoot) GetBootId() string {
@@ -1495,7 +1609,7 @@ type BootsResponse struct {
 
 func (x *BootsResponse) Reset() {
 	*x = BootsResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1621,7 @@ func (x *BootsResponse) String() string {
 func (*BootsResponse) ProtoMessage() {}
 
 func (x *BootsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1634,7 @@ func (x *BootsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootsResponse.ProtoReflect.Descriptor instead.
 func (*BootsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BootsResponse) GetBoots() []*BoundBoot {
@@ -1539,7 +1653,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1665,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1678,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TrafficRequest) GetNode() string {
@@ -1586,7 +1700,7 @@ type BootTraffic struct {
 
 func (x *BootTraffic) Reset() {
 	*x = BootTraffic{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1712,7 @@ func (x *BootTraffic) String() string {
 func (*BootTraffic) ProtoMessage() {}
 
 func (x *BootTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1725,7 @@ func (x *BootTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootTraffic.ProtoReflect.Descriptor instead.
 func (*BootTraffic) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *BootTraffic) GetBoot() *BootRef {
@@ -1651,7 +1765,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1777,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1790,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TrafficResponse) GetBoots() []*BootTraffic {
@@ -1695,7 +1809,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1821,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1834,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StatsRequest) GetNode() string {
@@ -1742,7 +1856,7 @@ type Features struct {
 
 func (x *Features) Reset() {
 	*x = Features{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1868,7 @@ func (x *Features) String() string {
 func (*Features) ProtoMessage() {}
 
 func (x *Features) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1881,7 @@ func (x *Features) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Features.ProtoReflect.Descriptor instead.
 func (*Features) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Features) GetName() string {
@@ -1816,7 +1930,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +1942,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +1955,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Pool) GetTemplate() string {
@@ -1926,7 +2040,7 @@ type HostState struct {
 
 func (x *HostState) Reset() {
 	*x = HostState{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2052,7 @@ func (x *HostState) String() string {
 func (*HostState) ProtoMessage() {}
 
 func (x *HostState) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2065,7 @@ func (x *HostState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostState.ProtoReflect.Descriptor instead.
 func (*HostState) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HostState) GetDiskFree() int64 {
@@ -2000,7 +2114,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2126,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2139,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StatsResponse) GetNode() string {
@@ -2110,7 +2224,7 @@ type NetworkLogRequest struct {
 
 func (x *NetworkLogRequest) Reset() {
 	*x = NetworkLogRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2236,7 @@ func (x *NetworkLogRequest) String() string {
 func (*NetworkLogRequest) ProtoMessage() {}
 
 func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2249,7 @@ func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogRequest.ProtoReflect.Descriptor instead.
 func (*NetworkLogRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NetworkLogRequest) GetNode() string {
@@ -2184,7 +2298,7 @@ type NetworkDecision struct {
 
 func (x *NetworkDecision) Reset() {
 	*x = NetworkDecision{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2310,7 @@ func (x *NetworkDecision) String() string {
 func (*NetworkDecision) ProtoMessage() {}
 
 func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2323,7 @@ func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkDecision.ProtoReflect.Descriptor instead.
 func (*NetworkDecision) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NetworkDecision) GetSeq() int64 {
@@ -2293,7 +2407,7 @@ type NetworkLogResponse struct {
 
 func (x *NetworkLogResponse) Reset() {
 	*x = NetworkLogResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2419,7 @@ func (x *NetworkLogResponse) String() string {
 func (*NetworkLogResponse) ProtoMessage() {}
 
 func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2432,7 @@ func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogResponse.ProtoReflect.Descriptor instead.
 func (*NetworkLogResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NetworkLogResponse) GetDecisions() []*NetworkDecision {
@@ -2352,7 +2466,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2478,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2491,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CreateVolumeRequest) GetNode() string {
@@ -2402,7 +2516,7 @@ type CreateVolumeResponse struct {
 
 func (x *CreateVolumeResponse) Reset() {
 	*x = CreateVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2528,7 @@ func (x *CreateVolumeResponse) String() string {
 func (*CreateVolumeResponse) ProtoMessage() {}
 
 func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2541,7 @@ func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 type DeleteVolumeRequest struct {
@@ -2440,7 +2554,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2566,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2579,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteVolumeRequest) GetNode() string {
@@ -2490,7 +2604,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2616,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2629,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 type ListVolumesRequest struct {
@@ -2527,7 +2641,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2653,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2666,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListVolumesRequest) GetNode() string {
@@ -2573,7 +2687,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2585,7 +2699,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2598,7 +2712,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *VolumeUse) GetId() string {
@@ -2631,7 +2745,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2757,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2770,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*VolumeUse {
@@ -2678,7 +2792,7 @@ type VolumePath struct {
 
 func (x *VolumePath) Reset() {
 	*x = VolumePath{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2804,7 @@ func (x *VolumePath) String() string {
 func (*VolumePath) ProtoMessage() {}
 
 func (x *VolumePath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2817,7 @@ func (x *VolumePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumePath.ProtoReflect.Descriptor instead.
 func (*VolumePath) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VolumePath) GetNode() string {
@@ -2745,7 +2859,7 @@ type VolumeFile struct {
 
 func (x *VolumeFile) Reset() {
 	*x = VolumeFile{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2871,7 @@ func (x *VolumeFile) String() string {
 func (*VolumeFile) ProtoMessage() {}
 
 func (x *VolumeFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2884,7 @@ func (x *VolumeFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFile.ProtoReflect.Descriptor instead.
 func (*VolumeFile) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *VolumeFile) GetPath() string {
@@ -2854,7 +2968,7 @@ type VolumeFileChange struct {
 
 func (x *VolumeFileChange) Reset() {
 	*x = VolumeFileChange{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +2980,7 @@ func (x *VolumeFileChange) String() string {
 func (*VolumeFileChange) ProtoMessage() {}
 
 func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +2993,7 @@ func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFileChange.ProtoReflect.Descriptor instead.
 func (*VolumeFileChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VolumeFileChange) GetUid() uint32 {
@@ -2912,7 +3026,7 @@ type StatVolumeFileRequest struct {
 
 func (x *StatVolumeFileRequest) Reset() {
 	*x = StatVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +3038,7 @@ func (x *StatVolumeFileRequest) String() string {
 func (*StatVolumeFileRequest) ProtoMessage() {}
 
 func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +3051,7 @@ func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatVolumeFileRequest) GetOf() *VolumePath {
@@ -2956,7 +3070,7 @@ type StatVolumeFileResponse struct {
 
 func (x *StatVolumeFileResponse) Reset() {
 	*x = StatVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2968,7 +3082,7 @@ func (x *StatVolumeFileResponse) String() string {
 func (*StatVolumeFileResponse) ProtoMessage() {}
 
 func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2981,7 +3095,7 @@ func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StatVolumeFileResponse) GetFile() *VolumeFile {
@@ -3001,7 +3115,7 @@ type ListVolumeFolderRequest struct {
 
 func (x *ListVolumeFolderRequest) Reset() {
 	*x = ListVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3013,7 +3127,7 @@ func (x *ListVolumeFolderRequest) String() string {
 func (*ListVolumeFolderRequest) ProtoMessage() {}
 
 func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3026,7 +3140,7 @@ func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListVolumeFolderRequest) GetOf() *VolumePath {
@@ -3052,7 +3166,7 @@ type ListVolumeFolderResponse struct {
 
 func (x *ListVolumeFolderResponse) Reset() {
 	*x = ListVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3178,7 @@ func (x *ListVolumeFolderResponse) String() string {
 func (*ListVolumeFolderResponse) ProtoMessage() {}
 
 func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3191,7 @@ func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListVolumeFolderResponse) GetFiles() []*VolumeFile {
@@ -3098,7 +3212,7 @@ type MakeVolumeFolderRequest struct {
 
 func (x *MakeVolumeFolderRequest) Reset() {
 	*x = MakeVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3224,7 @@ func (x *MakeVolumeFolderRequest) String() string {
 func (*MakeVolumeFolderRequest) ProtoMessage() {}
 
 func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3237,7 @@ func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *MakeVolumeFolderRequest) GetOf() *VolumePath {
@@ -3156,7 +3270,7 @@ type MakeVolumeFolderResponse struct {
 
 func (x *MakeVolumeFolderResponse) Reset() {
 	*x = MakeVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3168,7 +3282,7 @@ func (x *MakeVolumeFolderResponse) String() string {
 func (*MakeVolumeFolderResponse) ProtoMessage() {}
 
 func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3181,7 +3295,7 @@ func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MakeVolumeFolderResponse) GetFile() *VolumeFile {
@@ -3201,7 +3315,7 @@ type ChangeVolumeFileRequest struct {
 
 func (x *ChangeVolumeFileRequest) Reset() {
 	*x = ChangeVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3327,7 @@ func (x *ChangeVolumeFileRequest) String() string {
 func (*ChangeVolumeFileRequest) ProtoMessage() {}
 
 func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3340,7 @@ func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ChangeVolumeFileRequest) GetOf() *VolumePath {
@@ -3252,7 +3366,7 @@ type ChangeVolumeFileResponse struct {
 
 func (x *ChangeVolumeFileResponse) Reset() {
 	*x = ChangeVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3378,7 @@ func (x *ChangeVolumeFileResponse) String() string {
 func (*ChangeVolumeFileResponse) ProtoMessage() {}
 
 func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3391,7 @@ func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ChangeVolumeFileResponse) GetFile() *VolumeFile {
@@ -3296,7 +3410,7 @@ type RemoveVolumeFileRequest struct {
 
 func (x *RemoveVolumeFileRequest) Reset() {
 	*x = RemoveVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3308,7 +3422,7 @@ func (x *RemoveVolumeFileRequest) String() string {
 func (*RemoveVolumeFileRequest) ProtoMessage() {}
 
 func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3321,7 +3435,7 @@ func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemoveVolumeFileRequest) GetOf() *VolumePath {
@@ -3339,7 +3453,7 @@ type RemoveVolumeFileResponse struct {
 
 func (x *RemoveVolumeFileResponse) Reset() {
 	*x = RemoveVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3351,7 +3465,7 @@ func (x *RemoveVolumeFileResponse) String() string {
 func (*RemoveVolumeFileResponse) ProtoMessage() {}
 
 func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3364,7 +3478,7 @@ func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 var File_cloudsandbox_node_v1_node_proto protoreflect.FileDescriptor
@@ -3452,6 +3566,13 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x05shape\x18\x04 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x1a\n" +
 	"\bsnapshot\x18\x05 \x01(\tR\bsnapshot\"M\n" +
 	"\x11SaveFilesResponse\x128\n" +
+	"\x05saved\x18\x01 \x01(\v2\".cloudsandbox.node.v1.SaveResponseR\x05saved\"m\n" +
+	"\x11FetchSavedRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x14\n" +
+	"\x05image\x18\x03 \x01(\tR\x05image\x12\x1a\n" +
+	"\bsnapshot\x18\x04 \x01(\tR\bsnapshot\"N\n" +
+	"\x12FetchSavedResponse\x128\n" +
 	"\x05saved\x18\x01 \x01(\v2\".cloudsandbox.node.v1.SaveResponseR\x05saved\"T\n" +
 	"\vThawRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x121\n" +
@@ -3613,12 +3734,14 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x04file\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeFileR\x04file\"K\n" +
 	"\x17RemoveVolumeFileRequest\x120\n" +
 	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\"\x1a\n" +
-	"\x18RemoveVolumeFileResponse2\x89\x0f\n" +
+	"\x18RemoveVolumeFileResponse2\xea\x0f\n" +
 	"\vNodeService\x12P\n" +
 	"\x05Start\x12\".cloudsandbox.node.v1.StartRequest\x1a#.cloudsandbox.node.v1.StartResponse\x12S\n" +
 	"\x06Update\x12#.cloudsandbox.node.v1.UpdateRequest\x1a$.cloudsandbox.node.v1.UpdateResponse\x12M\n" +
 	"\x04Save\x12!.cloudsandbox.node.v1.SaveRequest\x1a\".cloudsandbox.node.v1.SaveResponse\x12\\\n" +
-	"\tSaveFiles\x12&.cloudsandbox.node.v1.SaveFilesRequest\x1a'.cloudsandbox.node.v1.SaveFilesResponse\x12M\n" +
+	"\tSaveFiles\x12&.cloudsandbox.node.v1.SaveFilesRequest\x1a'.cloudsandbox.node.v1.SaveFilesResponse\x12_\n" +
+	"\n" +
+	"FetchSaved\x12'.cloudsandbox.node.v1.FetchSavedRequest\x1a(.cloudsandbox.node.v1.FetchSavedResponse\x12M\n" +
 	"\x04Thaw\x12!.cloudsandbox.node.v1.ThawRequest\x1a\".cloudsandbox.node.v1.ThawResponse\x12b\n" +
 	"\vDeleteSaved\x12(.cloudsandbox.node.v1.DeleteSavedRequest\x1a).cloudsandbox.node.v1.DeleteSavedResponse\x12\\\n" +
 	"\tListSaved\x12&.cloudsandbox.node.v1.ListSavedRequest\x1a'.cloudsandbox.node.v1.ListSavedResponse\x12M\n" +
@@ -3649,7 +3772,7 @@ func file_cloudsandbox_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_node_v1_node_proto_rawDescData
 }
 
-var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*Binding)(nil),                  // 0: cloudsandbox.node.v1.Binding
 	(*VolumeBinding)(nil),            // 1: cloudsandbox.node.v1.VolumeBinding
@@ -3665,142 +3788,147 @@ var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*SaveResponse)(nil),             // 11: cloudsandbox.node.v1.SaveResponse
 	(*SaveFilesRequest)(nil),         // 12: cloudsandbox.node.v1.SaveFilesRequest
 	(*SaveFilesResponse)(nil),        // 13: cloudsandbox.node.v1.SaveFilesResponse
-	(*ThawRequest)(nil),              // 14: cloudsandbox.node.v1.ThawRequest
-	(*ThawResponse)(nil),             // 15: cloudsandbox.node.v1.ThawResponse
-	(*DeleteSavedRequest)(nil),       // 16: cloudsandbox.node.v1.DeleteSavedRequest
-	(*DeleteSavedResponse)(nil),      // 17: cloudsandbox.node.v1.DeleteSavedResponse
-	(*ListSavedRequest)(nil),         // 18: cloudsandbox.node.v1.ListSavedRequest
-	(*ListSavedResponse)(nil),        // 19: cloudsandbox.node.v1.ListSavedResponse
-	(*StopRequest)(nil),              // 20: cloudsandbox.node.v1.StopRequest
-	(*StopResponse)(nil),             // 21: cloudsandbox.node.v1.StopResponse
-	(*BootsRequest)(nil),             // 22: cloudsandbox.node.v1.BootsRequest
-	(*BoundBoot)(nil),                // 23: cloudsandbox.node.v1.BoundBoot
-	(*BootsResponse)(nil),            // 24: cloudsandbox.node.v1.BootsResponse
-	(*TrafficRequest)(nil),           // 25: cloudsandbox.node.v1.TrafficRequest
-	(*BootTraffic)(nil),              // 26: cloudsandbox.node.v1.BootTraffic
-	(*TrafficResponse)(nil),          // 27: cloudsandbox.node.v1.TrafficResponse
-	(*StatsRequest)(nil),             // 28: cloudsandbox.node.v1.StatsRequest
-	(*Features)(nil),                 // 29: cloudsandbox.node.v1.Features
-	(*Pool)(nil),                     // 30: cloudsandbox.node.v1.Pool
-	(*HostState)(nil),                // 31: cloudsandbox.node.v1.HostState
-	(*StatsResponse)(nil),            // 32: cloudsandbox.node.v1.StatsResponse
-	(*NetworkLogRequest)(nil),        // 33: cloudsandbox.node.v1.NetworkLogRequest
-	(*NetworkDecision)(nil),          // 34: cloudsandbox.node.v1.NetworkDecision
-	(*NetworkLogResponse)(nil),       // 35: cloudsandbox.node.v1.NetworkLogResponse
-	(*CreateVolumeRequest)(nil),      // 36: cloudsandbox.node.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),     // 37: cloudsandbox.node.v1.CreateVolumeResponse
-	(*DeleteVolumeRequest)(nil),      // 38: cloudsandbox.node.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),     // 39: cloudsandbox.node.v1.DeleteVolumeResponse
-	(*ListVolumesRequest)(nil),       // 40: cloudsandbox.node.v1.ListVolumesRequest
-	(*VolumeUse)(nil),                // 41: cloudsandbox.node.v1.VolumeUse
-	(*ListVolumesResponse)(nil),      // 42: cloudsandbox.node.v1.ListVolumesResponse
-	(*VolumePath)(nil),               // 43: cloudsandbox.node.v1.VolumePath
-	(*VolumeFile)(nil),               // 44: cloudsandbox.node.v1.VolumeFile
-	(*VolumeFileChange)(nil),         // 45: cloudsandbox.node.v1.VolumeFileChange
-	(*StatVolumeFileRequest)(nil),    // 46: cloudsandbox.node.v1.StatVolumeFileRequest
-	(*StatVolumeFileResponse)(nil),   // 47: cloudsandbox.node.v1.StatVolumeFileResponse
-	(*ListVolumeFolderRequest)(nil),  // 48: cloudsandbox.node.v1.ListVolumeFolderRequest
-	(*ListVolumeFolderResponse)(nil), // 49: cloudsandbox.node.v1.ListVolumeFolderResponse
-	(*MakeVolumeFolderRequest)(nil),  // 50: cloudsandbox.node.v1.MakeVolumeFolderRequest
-	(*MakeVolumeFolderResponse)(nil), // 51: cloudsandbox.node.v1.MakeVolumeFolderResponse
-	(*ChangeVolumeFileRequest)(nil),  // 52: cloudsandbox.node.v1.ChangeVolumeFileRequest
-	(*ChangeVolumeFileResponse)(nil), // 53: cloudsandbox.node.v1.ChangeVolumeFileResponse
-	(*RemoveVolumeFileRequest)(nil),  // 54: cloudsandbox.node.v1.RemoveVolumeFileRequest
-	(*RemoveVolumeFileResponse)(nil), // 55: cloudsandbox.node.v1.RemoveVolumeFileResponse
-	nil,                              // 56: cloudsandbox.node.v1.Binding.EnvEntry
-	(*v1.Limits)(nil),                // 57: cloudsandbox.session.v1.Limits
-	(*v1.Shape)(nil),                 // 58: cloudsandbox.session.v1.Shape
-	(*durationpb.Duration)(nil),      // 59: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),    // 60: google.protobuf.Timestamp
+	(*FetchSavedRequest)(nil),        // 14: cloudsandbox.node.v1.FetchSavedRequest
+	(*FetchSavedResponse)(nil),       // 15: cloudsandbox.node.v1.FetchSavedResponse
+	(*ThawRequest)(nil),              // 16: cloudsandbox.node.v1.ThawRequest
+	(*ThawResponse)(nil),             // 17: cloudsandbox.node.v1.ThawResponse
+	(*DeleteSavedRequest)(nil),       // 18: cloudsandbox.node.v1.DeleteSavedRequest
+	(*DeleteSavedResponse)(nil),      // 19: cloudsandbox.node.v1.DeleteSavedResponse
+	(*ListSavedRequest)(nil),         // 20: cloudsandbox.node.v1.ListSavedRequest
+	(*ListSavedResponse)(nil),        // 21: cloudsandbox.node.v1.ListSavedResponse
+	(*StopRequest)(nil),              // 22: cloudsandbox.node.v1.StopRequest
+	(*StopResponse)(nil),             // 23: cloudsandbox.node.v1.StopResponse
+	(*BootsRequest)(nil),             // 24: cloudsandbox.node.v1.BootsRequest
+	(*BoundBoot)(nil),                // 25: cloudsandbox.node.v1.BoundBoot
+	(*BootsResponse)(nil),            // 26: cloudsandbox.node.v1.BootsResponse
+	(*TrafficRequest)(nil),           // 27: cloudsandbox.node.v1.TrafficRequest
+	(*BootTraffic)(nil),              // 28: cloudsandbox.node.v1.BootTraffic
+	(*TrafficResponse)(nil),          // 29: cloudsandbox.node.v1.TrafficResponse
+	(*StatsRequest)(nil),             // 30: cloudsandbox.node.v1.StatsRequest
+	(*Features)(nil),                 // 31: cloudsandbox.node.v1.Features
+	(*Pool)(nil),                     // 32: cloudsandbox.node.v1.Pool
+	(*HostState)(nil),                // 33: cloudsandbox.node.v1.HostState
+	(*StatsResponse)(nil),            // 34: cloudsandbox.node.v1.StatsResponse
+	(*NetworkLogRequest)(nil),        // 35: cloudsandbox.node.v1.NetworkLogRequest
+	(*NetworkDecision)(nil),          // 36: cloudsandbox.node.v1.NetworkDecision
+	(*NetworkLogResponse)(nil),       // 37: cloudsandbox.node.v1.NetworkLogResponse
+	(*CreateVolumeRequest)(nil),      // 38: cloudsandbox.node.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 39: cloudsandbox.node.v1.CreateVolumeResponse
+	(*DeleteVolumeRequest)(nil),      // 40: cloudsandbox.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 41: cloudsandbox.node.v1.DeleteVolumeResponse
+	(*ListVolumesRequest)(nil),       // 42: cloudsandbox.node.v1.ListVolumesRequest
+	(*VolumeUse)(nil),                // 43: cloudsandbox.node.v1.VolumeUse
+	(*ListVolumesResponse)(nil),      // 44: cloudsandbox.node.v1.ListVolumesResponse
+	(*VolumePath)(nil),               // 45: cloudsandbox.node.v1.VolumePath
+	(*VolumeFile)(nil),               // 46: cloudsandbox.node.v1.VolumeFile
+	(*VolumeFileChange)(nil),         // 47: cloudsandbox.node.v1.VolumeFileChange
+	(*StatVolumeFileRequest)(nil),    // 48: cloudsandbox.node.v1.StatVolumeFileRequest
+	(*StatVolumeFileResponse)(nil),   // 49: cloudsandbox.node.v1.StatVolumeFileResponse
+	(*ListVolumeFolderRequest)(nil),  // 50: cloudsandbox.node.v1.ListVolumeFolderRequest
+	(*ListVolumeFolderResponse)(nil), // 51: cloudsandbox.node.v1.ListVolumeFolderResponse
+	(*MakeVolumeFolderRequest)(nil),  // 52: cloudsandbox.node.v1.MakeVolumeFolderRequest
+	(*MakeVolumeFolderResponse)(nil), // 53: cloudsandbox.node.v1.MakeVolumeFolderResponse
+	(*ChangeVolumeFileRequest)(nil),  // 54: cloudsandbox.node.v1.ChangeVolumeFileRequest
+	(*ChangeVolumeFileResponse)(nil), // 55: cloudsandbox.node.v1.ChangeVolumeFileResponse
+	(*RemoveVolumeFileRequest)(nil),  // 56: cloudsandbox.node.v1.RemoveVolumeFileRequest
+	(*RemoveVolumeFileResponse)(nil), // 57: cloudsandbox.node.v1.RemoveVolumeFileResponse
+	nil,                              // 58: cloudsandbox.node.v1.Binding.EnvEntry
+	(*v1.Limits)(nil),                // 59: cloudsandbox.session.v1.Limits
+	(*v1.Shape)(nil),                 // 60: cloudsandbox.session.v1.Shape
+	(*durationpb.Duration)(nil),      // 61: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),    // 62: google.protobuf.Timestamp
 }
 var file_cloudsandbox_node_v1_node_proto_depIdxs = []int32{
-	56, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
-	57, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
+	58, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
+	59, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
 	3,  // 2: cloudsandbox.node.v1.Binding.secrets:type_name -> cloudsandbox.node.v1.Secrets
 	1,  // 3: cloudsandbox.node.v1.Binding.volumes:type_name -> cloudsandbox.node.v1.VolumeBinding
 	2,  // 4: cloudsandbox.node.v1.VolumeBinding.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
 	4,  // 5: cloudsandbox.node.v1.Secrets.headers:type_name -> cloudsandbox.node.v1.SecretHeader
-	58, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	60, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	0,  // 7: cloudsandbox.node.v1.StartRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	0,  // 8: cloudsandbox.node.v1.UpdateRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	9,  // 9: cloudsandbox.node.v1.SaveRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	58, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
-	58, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	60, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
+	60, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	11, // 12: cloudsandbox.node.v1.SaveFilesResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
-	9,  // 13: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	59, // 14: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	23, // 15: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
-	9,  // 16: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
-	26, // 17: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
-	58, // 18: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
-	29, // 19: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
-	30, // 20: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
-	31, // 21: cloudsandbox.node.v1.StatsResponse.host:type_name -> cloudsandbox.node.v1.HostState
-	59, // 22: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
-	60, // 23: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
-	60, // 24: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
-	34, // 25: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
-	2,  // 26: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
-	41, // 27: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
-	60, // 28: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
-	60, // 29: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
-	60, // 30: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
-	43, // 31: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	44, // 32: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	43, // 33: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	44, // 34: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
-	43, // 35: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	45, // 36: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	44, // 37: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	43, // 38: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	45, // 39: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	44, // 40: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	43, // 41: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	5,  // 42: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
-	7,  // 43: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
-	10, // 44: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
-	12, // 45: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
-	14, // 46: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
-	16, // 47: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
-	18, // 48: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
-	20, // 49: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
-	22, // 50: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
-	28, // 51: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
-	33, // 52: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
-	25, // 53: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
-	36, // 54: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
-	38, // 55: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
-	40, // 56: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
-	46, // 57: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
-	48, // 58: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
-	50, // 59: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
-	52, // 60: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
-	54, // 61: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
-	6,  // 62: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
-	8,  // 63: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
-	11, // 64: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
-	13, // 65: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
-	15, // 66: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
-	17, // 67: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
-	19, // 68: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
-	21, // 69: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
-	24, // 70: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
-	32, // 71: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
-	35, // 72: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
-	27, // 73: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
-	37, // 74: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
-	39, // 75: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
-	42, // 76: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
-	47, // 77: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
-	49, // 78: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
-	51, // 79: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
-	53, // 80: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
-	55, // 81: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
-	62, // [62:82] is the sub-list for method output_type
-	42, // [42:62] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	11, // 13: cloudsandbox.node.v1.FetchSavedResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
+	9,  // 14: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
+	61, // 15: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	25, // 16: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
+	9,  // 17: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
+	28, // 18: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
+	60, // 19: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
+	31, // 20: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
+	32, // 21: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
+	33, // 22: cloudsandbox.node.v1.StatsResponse.host:type_name -> cloudsandbox.node.v1.HostState
+	61, // 23: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
+	62, // 24: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
+	62, // 25: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
+	36, // 26: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
+	2,  // 27: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	43, // 28: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
+	62, // 29: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
+	62, // 30: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
+	62, // 31: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
+	45, // 32: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	46, // 33: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	45, // 34: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	46, // 35: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
+	45, // 36: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	47, // 37: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	46, // 38: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	45, // 39: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	47, // 40: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	46, // 41: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	45, // 42: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	5,  // 43: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
+	7,  // 44: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
+	10, // 45: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
+	12, // 46: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
+	14, // 47: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
+	16, // 48: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
+	18, // 49: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
+	20, // 50: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
+	22, // 51: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
+	24, // 52: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
+	30, // 53: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
+	35, // 54: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
+	27, // 55: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
+	38, // 56: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
+	40, // 57: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
+	42, // 58: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
+	48, // 59: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
+	50, // 60: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
+	52, // 61: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
+	54, // 62: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
+	56, // 63: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
+	6,  // 64: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
+	8,  // 65: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
+	11, // 66: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
+	13, // 67: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
+	15, // 68: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
+	17, // 69: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
+	19, // 70: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
+	21, // 71: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
+	23, // 72: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
+	26, // 73: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
+	34, // 74: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
+	37, // 75: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
+	29, // 76: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
+	39, // 77: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
+	41, // 78: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
+	44, // 79: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
+	49, // 80: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
+	51, // 81: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
+	53, // 82: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
+	55, // 83: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
+	57, // 84: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
+	64, // [64:85] is the sub-list for method output_type
+	43, // [43:64] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_node_v1_node_proto_init() }
@@ -3808,14 +3936,14 @@ func file_cloudsandbox_node_v1_node_proto_init() {
 	if File_cloudsandbox_node_v1_node_proto != nil {
 		return
 	}
-	file_cloudsandbox_node_v1_node_proto_msgTypes[45].OneofWrappers = []any{}
+	file_cloudsandbox_node_v1_node_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_node_v1_node_proto_rawDesc), len(file_cloudsandbox_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   57,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -319,6 +319,7 @@ type Sandbox struct {
 	Ingress         string                 `protobuf:"bytes,42,opt,name=ingress,proto3" json:"ingress,omitempty"`
 	Volumes         []*VolumeMount         `protobuf:"bytes,43,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	Origin          string                 `protobuf:"bytes,44,opt,name=origin,proto3" json:"origin,omitempty"`
+	MayRun          bool                   `protobuf:"varint,45,opt,name=may_run,json=mayRun,proto3" json:"may_run,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -596,6 +597,13 @@ func (x *Sandbox) GetOrigin() string {
 		return x.Origin
 	}
 	return ""
+}
+
+func (x *Sandbox) GetMayRun() bool {
+	if x != nil {
+		return x.MayRun
+	}
+	return false
 }
 
 // VolumeMount is where a Sandbox has a Volume. In a request volume is its name or
@@ -5214,7 +5222,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\x99\f\n" +
+	"outputTail\"\xb2\f\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -5257,7 +5265,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\asecrets\x18( \x01(\tR\asecrets\x12\x18\n" +
 	"\aingress\x18* \x01(\tR\aingress\x12>\n" +
 	"\avolumes\x18+ \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x12\x16\n" +
-	"\x06origin\x18, \x01(\tR\x06origin\x1a;\n" +
+	"\x06origin\x18, \x01(\tR\x06origin\x12\x17\n" +
+	"\amay_run\x18- \x01(\bR\x06mayRun\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +

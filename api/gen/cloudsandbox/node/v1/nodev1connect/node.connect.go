@@ -44,6 +44,8 @@ const (
 	NodeServiceSaveProcedure = "/cloudsandbox.node.v1.NodeService/Save"
 	// NodeServiceSaveFilesProcedure is the fully-qualified name of the NodeService's SaveFiles RPC.
 	NodeServiceSaveFilesProcedure = "/cloudsandbox.node.v1.NodeService/SaveFiles"
+	// NodeServiceFetchSavedProcedure is the fully-qualified name of the NodeService's FetchSaved RPC.
+	NodeServiceFetchSavedProcedure = "/cloudsandbox.node.v1.NodeService/FetchSaved"
 	// NodeServiceThawProcedure is the fully-qualified name of the NodeService's Thaw RPC.
 	NodeServiceThawProcedure = "/cloudsandbox.node.v1.NodeService/Thaw"
 	// NodeServiceDeleteSavedProcedure is the fully-qualified name of the NodeService's DeleteSaved RPC.
@@ -91,6 +93,7 @@ type NodeServiceClient interface {
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 	Save(context.Context, *connect.Request[v1.SaveRequest]) (*connect.Response[v1.SaveResponse], error)
 	SaveFiles(context.Context, *connect.Request[v1.SaveFilesRequest]) (*connect.Response[v1.SaveFilesResponse], error)
+	FetchSaved(context.Context, *connect.Request[v1.FetchSavedRequest]) (*connect.Response[v1.FetchSavedResponse], error)
 	Thaw(context.Context, *connect.Request[v1.ThawRequest]) (*connect.Response[v1.ThawResponse], error)
 	DeleteSaved(context.Context, *connect.Request[v1.DeleteSavedRequest]) (*connect.Response[v1.DeleteSavedResponse], error)
 	ListSaved(context.Context, *connect.Request[v1.ListSavedRequest]) (*connect.Response[v1.ListSavedResponse], error)
@@ -143,6 +146,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			httpClient,
 			baseURL+NodeServiceSaveFilesProcedure,
 			connect.WithSchema(nodeServiceMethods.ByName("SaveFiles")),
+			connect.WithClientOptions(opts...),
+		),
+		fetchSaved: connect.NewClient[v1.FetchSavedRequest, v1.FetchSavedResponse](
+			httpClient,
+			baseURL+NodeServiceFetchSavedProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("FetchSaved")),
 			connect.WithClientOptions(opts...),
 		),
 		thaw: connect.NewClient[v1.ThawRequest, v1.ThawResponse](
@@ -250,6 +259,7 @@ type nodeServiceClient struct {
 	update           *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
 	save             *connect.Client[v1.SaveRequest, v1.SaveResponse]
 	saveFiles        *connect.Client[v1.SaveFilesRequest, v1.SaveFilesResponse]
+	fetchSaved       *connect.Client[v1.FetchSavedRequest, v1.FetchSavedResponse]
 	thaw             *connect.Client[v1.ThawRequest, v1.ThawResponse]
 	deleteSaved      *connect.Client[v1.DeleteSavedRequest, v1.DeleteSavedResponse]
 	listSaved        *connect.Client[v1.ListSavedRequest, v1.ListSavedResponse]
@@ -286,6 +296,11 @@ func (c *nodeServiceClient) Save(ctx context.Context, req *connect.Request[v1.Sa
 // SaveFiles calls cloudsandbox.node.v1.NodeService.SaveFiles.
 func (c *nodeServiceClient) SaveFiles(ctx context.Context, req *connect.Request[v1.SaveFilesRequest]) (*connect.Response[v1.SaveFilesResponse], error) {
 	return c.saveFiles.CallUnary(ctx, req)
+}
+
+// FetchSaved calls cloudsandbox.node.v1.NodeService.FetchSaved.
+func (c *nodeServiceClient) FetchSaved(ctx context.Context, req *connect.Request[v1.FetchSavedRequest]) (*connect.Response[v1.FetchSavedResponse], error) {
+	return c.fetchSaved.CallUnary(ctx, req)
 }
 
 // Thaw calls cloudsandbox.node.v1.NodeService.Thaw.
@@ -374,6 +389,7 @@ type NodeServiceHandler interface {
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 	Save(context.Context, *connect.Request[v1.SaveRequest]) (*connect.Response[v1.SaveResponse], error)
 	SaveFiles(context.Context, *connect.Request[v1.SaveFilesRequest]) (*connect.Response[v1.SaveFilesResponse], error)
+	FetchSaved(context.Context, *connect.Request[v1.FetchSavedRequest]) (*connect.Response[v1.FetchSavedResponse], error)
 	Thaw(context.Context, *connect.Request[v1.ThawRequest]) (*connect.Response[v1.ThawResponse], error)
 	DeleteSaved(context.Context, *connect.Request[v1.DeleteSavedRequest]) (*connect.Response[v1.DeleteSavedResponse], error)
 	ListSaved(context.Context, *connect.Request[v1.ListSavedRequest]) (*connect.Response[v1.ListSavedResponse], error)
@@ -422,6 +438,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		NodeServiceSaveFilesProcedure,
 		svc.SaveFiles,
 		connect.WithSchema(nodeServiceMethods.ByName("SaveFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceFetchSavedHandler := connect.NewUnaryHandler(
+		NodeServiceFetchSavedProcedure,
+		svc.FetchSaved,
+		connect.WithSchema(nodeServiceMethods.ByName("FetchSaved")),
 		connect.WithHandlerOptions(opts...),
 	)
 	nodeServiceThawHandler := connect.NewUnaryHandler(
@@ -530,6 +552,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceSaveHandler.ServeHTTP(w, r)
 		case NodeServiceSaveFilesProcedure:
 			nodeServiceSaveFilesHandler.ServeHTTP(w, r)
+		case NodeServiceFetchSavedProcedure:
+			nodeServiceFetchSavedHandler.ServeHTTP(w, r)
 		case NodeServiceThawProcedure:
 			nodeServiceThawHandler.ServeHTTP(w, r)
 		case NodeServiceDeleteSavedProcedure:
@@ -585,6 +609,10 @@ func (UnimplementedNodeServiceHandler) Save(context.Context, *connect.Request[v1
 
 func (UnimplementedNodeServiceHandler) SaveFiles(context.Context, *connect.Request[v1.SaveFilesRequest]) (*connect.Response[v1.SaveFilesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.SaveFiles is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) FetchSaved(context.Context, *connect.Request[v1.FetchSavedRequest]) (*connect.Response[v1.FetchSavedResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.FetchSaved is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Thaw(context.Context, *connect.Request[v1.ThawRequest]) (*connect.Response[v1.ThawResponse], error) {
