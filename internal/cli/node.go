@@ -32,8 +32,8 @@ func NodeCommand(getenv func(string) string, local ...*cobra.Command) *cobra.Com
 A node that drains gets no new sandboxes, and those on it move to other nodes with
 their memory. Stop the node's machine when nothing is left on it.
 
-A node whose machine broke is lost. Sandboxes that are paused, or have checkpoints, then
-start on other nodes from their copies in the blob store.`,
+Declare a node lost when its machine is off for good. Its running sandboxes then go back
+to their checkpoints, and start on other nodes from their copies in the blob store.`,
 		Example: `  cloud-sandbox node ls
   cloud-sandbox node drain node-1
   cloud-sandbox node undrain node-1
@@ -192,11 +192,13 @@ func (n *nodeCommands) lost() *cobra.Command {
 		Long: `Declare that the machine of a node is off, and that nothing runs on it any more.
 Its running sandboxes go back to their last checkpoint, or end with node_lost if they
 have none. From then on they start on other nodes, if the node had copied their state to
-the blob store. Paused sandboxes do so without this command.
+the blob store. Paused sandboxes do so without this command. Sandboxes with volumes wait
+for the node.
 
 Turn the machine off first. Otherwise a sandbox may run twice: the node cannot be
 asked to stop it. The command is refused while the node renews its lease, for some 15
-seconds after its end. A node that comes back is no longer lost.`,
+seconds after its end. A node that comes back is no longer lost. --undo brings nothing
+back that has ended or gone back to a checkpoint.`,
 		Example: `  cloud-sandbox node lost node-1
   cloud-sandbox node lost node-1 --undo`,
 		Args:              Args(1, 1, "one NODE"),
@@ -209,7 +211,7 @@ seconds after its end. A node that comes back is no longer lost.`,
 			return err
 		}
 		if undo {
-			return Print(cmd, node, node.Name+" is away, but not lost")
+			return Print(cmd, node, node.Name+" is not declared lost")
 		}
 		return Print(cmd, node, fmt.Sprintf("%s is lost: %s", node.Name, leftOn(node)))
 	})

@@ -294,8 +294,9 @@ func (s *Scheduler) refresh(ctx context.Context) error {
 	return nil
 }
 
-// ask requests the reports of all Nodes with a valid Lease, if there are several Nodes, also
-// away: Sandboxes of those start on the others. Each report counts from when it arrives, so that a silent Node delays none of the others.
+// ask requests the reports of all Nodes with a valid Lease, unless there is only one Node.
+// Nodes that are away count: their Sandboxes start on the others. Each report counts from
+// when it arrives, so that a silent Node delays none of the others.
 func (s *Scheduler) ask(ctx context.Context, asked *sync.WaitGroup) {
 	if s.reports == nil {
 		return

@@ -178,6 +178,9 @@ func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, c
 	m.log.WarnContext(ctx, "a sandbox lost its boot; it goes back to its last checkpoint", telemetry.KeySandbox, after.ID, telemetry.KeyTenant, after.Tenant,
 		telemetry.KeyNode, before.Boot.Node, telemetry.KeyBoot, before.Boot.ID, "cause", cause, telemetry.KeySnapshot, after.Restored.From,
 		"lost_seconds", after.Restored.Lost.Seconds(), "times", after.Restored.Times)
+	if m.isLost(before.Boot.Node) { // reconciling stops it if the Node comes back
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	m.stopPaused(ctx, before)

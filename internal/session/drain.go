@@ -39,7 +39,7 @@ func (m *Manager) watchNodes(ctx context.Context) error {
 }
 
 // noteNodes takes over the records of all Nodes. The Sandboxes of a Node that is lost now are
-// reconciled soon.
+// reconciled at once.
 func (m *Manager) noteNodes(nodes []sandbox.NodeRecord) {
 	known, lost := map[string]sandbox.NodeRecord{}, false
 	m.mu.Lock()
@@ -50,7 +50,10 @@ func (m *Manager) noteNodes(nodes []sandbox.NodeRecord) {
 	m.known = known
 	m.mu.Unlock()
 	if lost {
-		m.mendSoon()
+		select {
+		case m.lostCh <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -59,7 +59,8 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 	if sb.MayRun && !m.isLost(node) {
 		return here()
 	}
-	leave := m.isDraining(node) || m.isAway(node)
+	away := m.isAway(node)
+	leave := away || m.isDraining(node)
 	move := m.moveState
 	var refused error
 	if !leave {
@@ -75,9 +76,9 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 		}
 		refused = err
 	}
-	// Half of the time is left for a start here.
+	// Half of the time is left for a start on a Node that drains.
 	limited, cancel := ctx, func() {}
-	if end, has := ctx.Deadline(); has && leave {
+	if end, has := ctx.Deadline(); has && leave && !away {
 		limited, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 	}
 	moved, release, err := move(limited, sb)
@@ -90,10 +91,34 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 		m.log.WarnContext(ctx, "copying a saved state to another node failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, node,
 			telemetry.KeySnapshot, sb.Snapshot, telemetry.KeyError, err)
 	}
-	if leave {
-		return here() // a Node that drains has room until it is empty
+	if !leave {
+		return sb, sandbox.Started{}, func() {}, refused
 	}
-	return sb, sandbox.Started{}, func() {}, refused
+	there, started, release, hereErr := here() // a Node that drains has room until it is empty
+	if away && errors.Is(hereErr, sandbox.Unavailable) {
+		hereErr = awayError(hereErr, err)
+	}
+	return there, started, release, hereErr
+}
+
+// awayError is the client's error for a Sandbox whose Node is away and that starts on no
+// other one because of moveErr. err is that of its Node.
+func awayError(err, moveErr error) error {
+	var e *sandbox.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	c := *e
+	c.Cause = errors.Join(err, moveErr)
+	switch {
+	case isNowhere(moveErr):
+		c.Detail = "the node of the sandbox is away, and no other node takes the sandbox"
+	case errors.Is(moveErr, sandbox.NotFound), errors.Is(moveErr, sandbox.Unsupported):
+		c.Detail = "the node of the sandbox is away, and no other node has a copy of its state"
+	default:
+		c.Detail = "the node of the sandbox is away, and its state cannot be fetched at the moment"
+	}
+	return &c
 }
 
 // isMissing reports whether the Node of a Sandbox has lost its Snapshot.
@@ -120,6 +145,9 @@ func isNowhere(err error) bool { return errors.Is(err, errNowhere) }
 // records that the Sandbox is to start there. It keeps the copy until release is called.
 // On error the record is as before, unless the database was lost while it committed.
 func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, release func(), _ error) {
+	if sb.MayRun && !m.isLost(sb.Boot.Node) {
+		return sandbox.Sandbox{}, nil, errNowhere
+	}
 	node, err := m.placeElsewhere(ctx, sb)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
@@ -140,6 +168,9 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 	moved, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		if s.State != sb.State || s.Boot != sb.Boot || s.Snapshot != sb.Snapshot {
 			return notRunning(*s)
+		}
+		if s.MayRun && !m.isLost(s.Boot.Node) {
+			return errNowhere
 		}
 		s.Snapshot, s.Boot.Node = there.ID, node
 		if s.State != sandbox.Paused {

@@ -651,7 +651,8 @@ func TestMayRun(t *testing.T) {
 				w.nodes.copyOut()
 				w.nodes.remember(sb, "lost")
 				w.vanish("a")
-				if lost { // at once
+				if lost { // long after the Node went away, and at once
+					w.pass(20 * time.Second)
 					if err := w.store.SetLost(t.Context(), "a", true); err != nil {
 						t.Fatal(err)
 					}
@@ -669,6 +670,7 @@ func TestMayRun(t *testing.T) {
 						t.Errorf("Resume = %v", err)
 					}
 					w.comeBack("a")
+					w.pass(5 * time.Minute) // no start can be under way
 					if r := w.record(sb.ID); r.State != sandbox.Paused || r.MayRun {
 						t.Errorf("it is %+v", r)
 					}
@@ -738,5 +740,72 @@ func TestMayRunAfterResume(t *testing.T) {
 		}
 		w.comeBack("a")
 		w.asBefore(sb)
+	})
+}
+
+// A Sandbox that may run on its Node stays there when the Node drains, which other calls do
+// not reach.
+func TestMayRunAndDrain(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.paused("one")
+		w.nodes.copyOut()
+		w.nodes.fail(func(f *faults) {
+			f.onBound = func(sandbox.StartRequest) error {
+				w.nodes.away["a"] = true // it holds the lock
+				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+			}
+		})
+		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Resume = %v", err)
+		}
+		w.nodes.mend()
+		w.setDraining("a", true)
+		if r := w.record(sb.ID); r.Boot.Node != "a" || !r.MayRun {
+			t.Errorf("it is %+v", r)
+		}
+		w.setDraining("a", false)
+		w.nodes.setAway("a", false)
+		w.pass(10 * time.Minute)
+		w.asBefore(sb)
+	})
+}
+
+// A rollback to a Snapshot on another Node, which goes silent, loses nothing: the Sandbox
+// stays paused in its last state, and resumes once the Node is back.
+func TestRollbackOnSilentNode(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 10 * time.Hour, OnTimeout: sandbox.OnTimeoutPause})
+		w.nodes.remember(sb, "before")
+		snap, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "kept"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.setDraining("a", true)
+		w.setDraining("a", false)
+		moved := w.record(sb.ID)
+		w.nodes.remember(moved, "latest")
+		w.nodes.fail(func(f *faults) {
+			f.onBound = func(sandbox.StartRequest) error {
+				w.nodes.away["a"] = true // it holds the lock
+				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+			}
+		})
+		if _, err := w.m.Rollback(t.Context(), "t", sb.ID, snap.ID); !errors.Is(err, sandbox.Unavailable) || moved.Boot.Node != "b" {
+			t.Fatalf("Rollback = %v of a sandbox on %s", err, moved.Boot.Node)
+		}
+		w.nodes.mend()
+		w.pass(time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Snapshot == snap.ID || r.Boot.Node != "a" || !r.MayRun {
+			t.Errorf("it is %+v", r)
+		}
+		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Resume = %v", err)
+		}
+		w.nodes.setAway("a", false)
+		w.pass(10 * time.Minute)
+		running, err := w.m.Resume(t.Context(), "t", sb.ID)
+		if err != nil || running.Boot.Node != "b" || w.nodes.recall(running) != "latest" {
+			t.Errorf("resumed as %+v with %q, %v", running, w.nodes.recall(running), err)
+		}
 	})
 }

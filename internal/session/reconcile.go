@@ -40,6 +40,9 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
+		case <-m.lostCh: // an operator waits
+			timer.Stop()
+			pause = firstMend
 		case <-m.mendCh:
 			timer.Stop()
 			if err := sleep(ctx, pause); err != nil { // give the failure time to recover
@@ -113,9 +116,9 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	listing, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
 	at := now()
-	boots, err := m.nodes.Boots(listing, node)
+	boots, err := m.bootsOf(listing, node)
 	gone := sandbox.CauseEngineLost
-	if errors.Is(err, sandbox.Unavailable) {
+	if errors.Is(err, sandbox.Unavailable) || err != nil && listing.Err() != nil {
 		lost, lostErr := m.nodeLost(ctx, node)
 		if lostErr != nil {
 			return lostErr
@@ -141,7 +144,7 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 		b, ok := there[refOf(sb)]
 		work.do(func() error { return m.reconcileRecord(ctx, sb, ok, gone) })
 		if sb.MayRun && !runs[sb.ID] && gone != sandbox.CauseNodeLost {
-			work.do(func() error { return m.runsNot(ctx, sb) })
+			work.do(func() error { return m.runsNot(ctx, sb, at) })
 		}
 		if ok && sb.State == sandbox.Running && b.Revision != sb.Revision {
 			work.do(func() error { return m.resendRecord(ctx, sb.ID) })
@@ -153,15 +156,54 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	return work.wait()
 }
 
-// runsNot records that no Boot of sb, which is paused, is on its Node.
-func (m *Manager) runsNot(ctx context.Context, sb sandbox.Sandbox) error {
-	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
-		if s.State == sandbox.Paused && s.Boot == sb.Boot {
+// bootsOf lists the Boots of a Node; Unavailable if it is lost.
+func (m *Manager) bootsOf(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
+	if m.isLost(node) {
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the node is lost")
+	}
+	return m.nodes.Boots(ctx, node)
+}
+
+// startsEnd is a time in which each start on a Node has ended, and is listed if it
+// succeeded.
+const startsEnd = resumeLimit + time.Minute
+
+// absentBoot identifies a Boot that may run, by its Sandbox and number.
+type absentBoot struct {
+	sandbox string
+	number  int64
+}
+
+// runsNot records that no Boot of sb, which is paused, is on its Node, once the Node has not
+// listed one for startsEnd.
+func (m *Manager) runsNot(ctx context.Context, sb sandbox.Sandbox, at time.Time) error {
+	key := absentBoot{sb.ID, sb.Boot.Number}
+	m.mu.Lock()
+	first, seen := m.absent[key]
+	if !seen {
+		m.absent[key] = at
+	}
+	m.mu.Unlock()
+	if !seen || at.Sub(first) < startsEnd {
+		return nil
+	}
+	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
+	if err != nil && !errors.Is(err, sandbox.NotFound) {
+		return err
+	}
+	_, err = m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if s.State == sandbox.Paused && s.Boot == sb.Boot && s.Snapshot == sb.Snapshot {
 			s.MayRun = false
+			if snap.ID != "" {
+				s.Boot.Node = snap.Node
+			}
 		}
 		return nil
 	})
-	if errors.Is(err, sandbox.NotFound) {
+	if err == nil || errors.Is(err, sandbox.NotFound) {
+		m.mu.Lock()
+		delete(m.absent, key)
+		m.mu.Unlock()
 		return nil
 	}
 	return err

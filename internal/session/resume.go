@@ -136,11 +136,15 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	running, err := m.startFrom(ctx, resuming)
+	running, started, err := m.startFrom(ctx, resuming)
 	m.observe("resume", err, began)
 	moved = running.Snapshot != snap.ID
 	if err != nil {
-		m.stayAsBefore(ctx, sb, running, err)
+		cause := err
+		if started {
+			cause = errLeft
+		}
+		m.stayAsBefore(ctx, sb, running, cause)
 		return sandbox.Sandbox{}, cannotStart(running, began, err)
 	}
 	m.alarm.set(running.Deadline)
@@ -185,47 +189,53 @@ func resumeFrom(s *sandbox.Sandbox, snap sandbox.Snapshot) error {
 }
 
 // startFrom starts the Boot of a resuming Sandbox, and records it as running. On error it
-// returns the record of the attempt.
-func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+// returns the record of the attempt, and whether the Boot started.
+func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, started bool, _ error) {
 	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
 	if err != nil {
-		return sb, err
+		return sb, false, err
 	}
-	sb, started, release, err := m.startSaved(ctx, sb)
+	sb, boot, release, err := m.startSaved(ctx, sb)
 	defer release()
 	if err != nil {
-		return sb, err
+		return sb, false, err
 	}
 	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		if s.Boot != sb.Boot {
 			return notRunning(*s)
 		}
-		s.Boot.ID, s.SnapshotAt, s.MayRun = started.BootID, now(), false
+		s.Boot.ID, s.SnapshotAt, s.MayRun = boot.BootID, now(), false
 		s.Start(quota, s.SnapshotAt)
 		return s.To(sandbox.Running)
 	})
 	if err != nil {
-		return sb, err
+		return sb, true, err
 	}
-	return running, nil
+	return running, true, nil
 }
 
 // stayPaused moves a resuming Sandbox back to paused in snap, and stops its Boot, if it
 // exists. cause is the error of its start. If the Boot may be on another Node than snap,
-// which cannot be asked to stop it, the Sandbox is paused in the tried Snapshot there: that
+// which cannot be asked to stop it, the Sandbox is paused in the copy of snap there: that
 // Node itself refuses an older Boot when it starts a newer one.
 func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause error, snap sandbox.Snapshot, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
 	stopping, cancel := ctx, func() {}
 	if end, has := ctx.Deadline(); has { // time is left for the record
 		stopping, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 	}
-	left := m.nodes.Stop(stopping, tried.Boot.Node, tried.Boot.ID, 0) != nil && mayHaveStarted(cause)
+	stopErr := m.nodes.Stop(stopping, tried.Boot.Node, tried.Boot.ID, 0)
 	cancel()
+	left := stopErr != nil && mayHaveStarted(cause)
+	node := snap.Node
 	if left && tried.Boot.Node != snap.Node {
-		snap = sandbox.Snapshot{ID: tried.Snapshot, Node: tried.Boot.Node}
+		node = tried.Boot.Node
+		// A rollback tried another state than a copy of snap.
+		if there, err := m.store.SnapshotByID(ctx, tried.Snapshot); err == nil && there.Parent == snap.ID {
+			snap = there
+		}
 	}
 	paused, err := m.change(ctx, tried.ID, func(s *sandbox.Sandbox) error {
-		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", snap.Node, deadline
+		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", node, deadline
 		s.MayRun = s.MayRun || left
 		return s.To(sandbox.Paused)
 	})
@@ -233,7 +243,7 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 		return sandbox.Sandbox{}, err
 	}
 	m.alarm.set(paused.Deadline)
-	if left {
+	if stopErr != nil {
 		m.mendSoon()
 	}
 	return paused, nil

@@ -146,6 +146,7 @@ type Manager struct {
 	suspended   suspended
 	copies      copies        // their map is guarded by mu
 	mendCh      chan struct{} // asks for reconciling soon, after a failure
+	lostCh      chan struct{} // asks for reconciling at once: a Node is lost
 	// sweepCh asks for a sweep of unneeded Snapshots and Volumes.
 	sweepCh chan struct{}
 	// retainCh says that the Tenants in grown have new Snapshots.
@@ -159,6 +160,7 @@ type Manager struct {
 	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
 	known    map[string]sandbox.NodeRecord // Nodes by name, as watchNodes last saw them
+	absent   map[absentBoot]time.Time      // when their Nodes first did not list them
 }
 
 var (
@@ -218,6 +220,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		checkpoints: newCheckpoints(),
 		copies:      newCopies(),
 		mendCh:      make(chan struct{}, 1),
+		lostCh:      make(chan struct{}, 1),
 		sweepCh:     make(chan struct{}, 1),
 		retainCh:    make(chan struct{}, 1),
 		grown:       map[sandbox.TenantID]bool{},
@@ -225,6 +228,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		moving:      map[string]bool{},
 		leaving:     map[string]chan struct{}{},
 		held:        map[string]int{},
+		absent:      map[absentBoot]time.Time{},
 	}
 }
 

@@ -92,13 +92,14 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	if body.Draining != nil {
-		if err := a.NodeRecords.SetDraining(r.Context(), r.PathValue("name"), *body.Draining); err != nil {
+	// First what may be refused.
+	if body.Lost != nil {
+		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), *body.Lost); err != nil {
 			return err
 		}
 	}
-	if body.Lost != nil {
-		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), *body.Lost); err != nil {
+	if body.Draining != nil {
+		if err := a.NodeRecords.SetDraining(r.Context(), r.PathValue("name"), *body.Draining); err != nil {
 			return err
 		}
 	}

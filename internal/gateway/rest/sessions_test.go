@@ -283,8 +283,11 @@ func TestNodes(t *testing.T) {
 	if one.Ready || len(one.Reasons) != 1 || one.Host != nil {
 		t.Errorf("one that does not answer: %+v", one)
 	}
-	if a := change("n1", `{"lost":true}`); a.Status != 409 || !strings.Contains(string(a.Body), "renews its lease") {
+	if a := change("n1", `{"lost":true,"draining":true}`); a.Status != 409 || !strings.Contains(string(a.Body), "renews its lease") {
 		t.Errorf("a node with a lease is declared lost: %d %s", a.Status, a.Body)
+	}
+	if see("/n1").Into(t, 200, &one); one.Draining {
+		t.Error("a refused change took effect in part")
 	}
 	records, err := f.Store.Nodes(t.Context())
 	if err == nil {

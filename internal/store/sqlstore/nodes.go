@@ -67,13 +67,13 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		case err != nil:
 			return err
 		case expired:
-			row.Epoch = old.Epoch + 1
+			row.Epoch = max(old.Epoch, 1) + 1
 		case old.Holder != n.Holder && old.Holder != "": // earlier versions had none
 			return sandbox.Errorf(sandbox.Conflict, "another node is named %q: give this one a name of its own with CLOUD_SANDBOX_NODE, or stop the other one", n.Name)
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
-		row.versionUntil, row.Draining, row.lostEpoch = row.until, old.Draining, old.lostEpoch
+		row.versionUntil, row.Draining = row.until, old.Draining
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})
@@ -106,7 +106,8 @@ func (s *Store) SetDraining(ctx context.Context, name string, draining bool) err
 	})
 }
 
-// SetLost implements sandbox.NodeStore. The next term of the Lease has another Epoch.
+// SetLost implements sandbox.NodeStore. The next term of the Lease has another Epoch, also
+// when an earlier program renews it.
 func (s *Store) SetLost(ctx context.Context, name string, lost bool) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		now, err := st.now()

@@ -188,6 +188,7 @@ func sample(tenant sandbox.TenantID) sandbox.Sandbox {
 		Revision:    1,
 		IdleTimeout: 45 * time.Second,
 		StayPaused:  true,
+		MayRun:      true,
 
 		CheckpointEvery: 30 * time.Second,
 	}

@@ -756,9 +756,9 @@ export interface paths {
          *     and requests to them wait meanwhile. While no other node has room, they keep running where they are. Sandboxes
          *     with volumes, volumes and kept snapshots stay. `records` says what is left.
          *
-         *     A node is lost when its machine is off and will not come back soon. Declare it only then: its running sandboxes
-         *     end at once, or go back to their last checkpoint, and what is saved of them in the blob store starts on other
-         *     nodes. A node that still renews its lease answers 409. It is no longer lost when it renews its lease again.
+         *     A node is lost when its machine is off and will not come back soon. Declare it only then. Its running sandboxes
+         *     go back to their last checkpoint, or end if they have none. They resume on other nodes if their states are in the
+         *     blob store. A node that still renews its lease answers 409. A node that renews it again is no longer lost.
          */
         patch: operations["changeNode"];
         trace?: never;
