@@ -551,6 +551,16 @@ func (w *world) vanish(node string) {
 	w.pass(nodesEvery + time.Second)
 }
 
+// falseStart lets the next start bind a Boot, whose Node a is silent from then on.
+func (w *world) falseStart() {
+	w.nodes.fail(func(f *faults) {
+		f.onBound = func(sandbox.StartRequest) error {
+			w.nodes.away["a"] = true // the caller holds the lock
+			return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+		}
+	})
+}
+
 // comeBack ends vanish.
 func (w *world) comeBack(node string) {
 	w.t.Helper()
@@ -721,12 +731,7 @@ func TestMayRunAfterResume(t *testing.T) {
 	onTwo(t, func(t *testing.T, w *world) {
 		sb := w.paused("one")
 		w.nodes.copyOut()
-		w.nodes.fail(func(f *faults) {
-			f.onBound = func(sandbox.StartRequest) error {
-				w.nodes.away["a"] = true // it holds the lock
-				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
-			}
-		})
+		w.falseStart()
 		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
 			t.Errorf("Resume = %v", err)
 		}
@@ -749,12 +754,7 @@ func TestMayRunAndDrain(t *testing.T) {
 	onTwo(t, func(t *testing.T, w *world) {
 		sb := w.paused("one")
 		w.nodes.copyOut()
-		w.nodes.fail(func(f *faults) {
-			f.onBound = func(sandbox.StartRequest) error {
-				w.nodes.away["a"] = true // it holds the lock
-				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
-			}
-		})
+		w.falseStart()
 		if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
 			t.Errorf("Resume = %v", err)
 		}
@@ -784,12 +784,7 @@ func TestRollbackOnSilentNode(t *testing.T) {
 		w.setDraining("a", false)
 		moved := w.record(sb.ID)
 		w.nodes.remember(moved, "latest")
-		w.nodes.fail(func(f *faults) {
-			f.onBound = func(sandbox.StartRequest) error {
-				w.nodes.away["a"] = true // it holds the lock
-				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
-			}
-		})
+		w.falseStart()
 		if _, err := w.m.Rollback(t.Context(), "t", sb.ID, snap.ID); !errors.Is(err, sandbox.Unavailable) || moved.Boot.Node != "b" {
 			t.Fatalf("Rollback = %v of a sandbox on %s", err, moved.Boot.Node)
 		}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -27,11 +28,14 @@ func inBucket(s3 *s3rig.Server, bucket string) []string {
 	}
 }
 
-// objects returns the paths of the files below a folder.
+// objects returns the paths of the files below a folder, in which others delete folders.
 func objects(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err == nil && !d.IsDir():
 			all = append(all, path)
 		}
 		return err
