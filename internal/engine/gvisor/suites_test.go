@@ -64,9 +64,10 @@ func TestNode(t *testing.T) {
 		n := core.NewNode(t, cfg).Node
 		return nodetest.World{
 			Name: core.NodeName, Image: cfg.Real.Image, NodeBoots: n, NodeSaves: n, NodeVolumes: n, Dialer: n, Reports: n, Files: n,
-			Echo:     func(bootID string) { echo(t, e, bootID) },
-			Remember: func(bootID, value string) { remember(t, e, bootID, value) },
-			Recall:   func(bootID string) string { return recall(t, e, bootID) },
+			NoReplicas: true,
+			Echo:       func(bootID string) { echo(t, e, bootID) },
+			Remember:   func(bootID, value string) { remember(t, e, bootID, value) },
+			Recall:     func(bootID string) string { return recall(t, e, bootID) },
 		}
 	})
 }

@@ -27,8 +27,10 @@ type World struct {
 	Files   sandbox.VolumeFiles
 	// Echo starts an echo on port 8000 of a Boot; nil: each has one.
 	Echo func(bootID string)
-	// Replicate replicates all saved states; nil: that happens by itself.
-	Replicate func()
+	// Replicate replicates all saved states; nil: that happens by itself, or, with
+	// NoReplicas, never.
+	Replicate  func()
+	NoReplicas bool
 	// Remember puts a value into the memory of a Boot, and Recall returns it.
 	Remember func(bootID, value string)
 	Recall   func(bootID string) string
@@ -333,6 +335,10 @@ func fetchReplica(w *world) {
 	ref := w.start(req)
 	w.Remember(ref.BootID, "x")
 	r := sandbox.FetchRequest{Tenant: "t", From: w.save(ref, false), Image: req.Image, Snapshot: sandbox.NewSnapshotID()}
+	if w.NoReplicas {
+		codetest.Want(t, "FetchSaved without replicas", codetest.ErrOf(w.FetchSaved(ctx, w.Name, r)), sandbox.Unsupported)
+		return
+	}
 	if w.Replicate != nil {
 		w.Replicate()
 	}
