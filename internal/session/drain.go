@@ -84,6 +84,12 @@ func (m *Manager) isLost(node string) bool {
 	return n.Lost
 }
 
+// isTied reports whether a Sandbox may start on its own Node only, because it may still run
+// there.
+func (m *Manager) isTied(sb sandbox.Sandbox) bool {
+	return sb.MayRun && !m.isLost(sb.Boot.Node)
+}
+
 // keepDrained moves Sandboxes away from Nodes that drain, until ctx ends.
 func (m *Manager) keepDrained(ctx context.Context) error {
 	var tried retries

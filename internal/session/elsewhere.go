@@ -56,7 +56,7 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 		return sb, started, func() {}, err
 	}
 	node := sb.Boot.Node
-	if sb.MayRun && !m.isLost(node) {
+	if m.isTied(sb) {
 		return here()
 	}
 	away := m.isAway(node)
@@ -145,7 +145,7 @@ func isNowhere(err error) bool { return errors.Is(err, errNowhere) }
 // records that the Sandbox is to start there. It keeps the copy until release is called.
 // On error the record is as before, unless the database was lost while it committed.
 func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, release func(), _ error) {
-	if sb.MayRun && !m.isLost(sb.Boot.Node) {
+	if m.isTied(sb) {
 		return sandbox.Sandbox{}, nil, errNowhere
 	}
 	node, err := m.placeElsewhere(ctx, sb)
@@ -169,7 +169,7 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 		if s.State != sb.State || s.Boot != sb.Boot || s.Snapshot != sb.Snapshot {
 			return notRunning(*s)
 		}
-		if s.MayRun && !m.isLost(s.Boot.Node) {
+		if m.isTied(*s) {
 			return errNowhere
 		}
 		s.Snapshot, s.Boot.Node = there.ID, node

@@ -707,7 +707,7 @@ func TestResumeOfNodeThatIsOff(t *testing.T) {
 		w.nodes.fail(func(f *faults) {
 			f.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
 				if node == "a" {
-					return sandbox.NotBegun(sandbox.Errorf(sandbox.Unavailable, "nobody listens"))
+					return sandbox.NotBegun(sandbox.Errorf(sandbox.Unavailable, "the connection was refused"))
 				}
 				return nil
 			}

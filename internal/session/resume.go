@@ -158,7 +158,7 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 // snap.
 func (m *Manager) checkAlone(sb sandbox.Sandbox, snap sandbox.Snapshot) error {
 	node := sb.Boot.Node
-	if !sb.MayRun || m.isLost(node) || !m.isAway(node) && snap.Node == node {
+	if !m.isTied(sb) || !m.isAway(node) && snap.Node == node {
 		return nil
 	}
 	return sandbox.Errorf(sandbox.Unavailable, "the node of the sandbox does not answer, and the sandbox may still run on it: "+

@@ -350,7 +350,7 @@ func fetchReplica(w *world) {
 	if got := w.Recall(w.start(after(req, r.Snapshot)).BootID); got != "x" {
 		t.Errorf("what starts from it recalls %q", got)
 	}
-	for what, tt := range map[string]struct {
+	for name, tt := range map[string]struct {
 		change func(*sandbox.FetchRequest)
 		code   sandbox.Code
 	}{
@@ -361,11 +361,11 @@ func fetchReplica(w *world) {
 		"a name in use":     {func(*sandbox.FetchRequest) {}, sandbox.Conflict},
 	} {
 		bad := r
-		if what != "a name in use" {
+		if name != "a name in use" {
 			bad.Snapshot = sandbox.NewSnapshotID()
 		}
 		tt.change(&bad)
-		codetest.Want(t, "FetchSaved with "+what, codetest.ErrOf(w.FetchSaved(ctx, w.Name, bad)), tt.code)
+		codetest.Want(t, "FetchSaved with "+name, codetest.ErrOf(w.FetchSaved(ctx, w.Name, bad)), tt.code)
 	}
 	if all := w.saved(); !slices.Equal(all, []string{r.Snapshot}) {
 		t.Errorf("ListSaved = %v, want %s", all, r.Snapshot)
