@@ -40,12 +40,11 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 		return nil
 	}
 	began := time.Now()
-	select {
-	case e.fetching <- struct{}{}:
-		defer func() { <-e.fetching }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := e.fetchTurn(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	if err := e.fetch(ctx, s, spoiled); err != nil {
 		e.mu.Lock()
 		s.spoiled = false // the next caller checks again
@@ -61,6 +60,16 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 	}
 	e.fetched(ctx, s, spoiled, time.Since(began))
 	return nil
+}
+
+// fetchTurn waits until one more fetch may run; done ends it.
+func (e *Engine) fetchTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case e.fetching <- struct{}{}:
+		return func() { <-e.fetching }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // fetched records that a state was brought back.
@@ -166,12 +175,11 @@ func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sand
 	if e.find(name) != nil || e.isDeleting(name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
 	}
-	select {
-	case e.fetching <- struct{}{}:
-		defer func() { <-e.fetching }()
-	case <-ctx.Done():
-		return sandbox.Saved{}, ctx.Err()
+	done, err := e.fetchTurn(ctx)
+	if err != nil {
+		return sandbox.Saved{}, err
 	}
+	defer done()
 	began := time.Now()
 	saved, err := e.fetchOther(ctx, name, from, group)
 	switch {
