@@ -106,6 +106,103 @@ func TestMCPTools(t *testing.T) {
 	}
 }
 
+// A tool refuses what REST refuses, with the same sentence.
+func TestMCPRefusesAsREST(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.Do("POST", "/api/v1/sessions", `{"name":"a"}`)
+	c := f.mcp(f.Token, "")
+	claude := f.mcp(f.Token, "?tools=claude")
+	auth := []string{"Authorization", "Bearer " + f.Token, "Content-Type", "application/json"}
+	for _, tt := range []struct {
+		client    *mcpClient
+		tool      string
+		arguments string
+		path      string
+		body      string // of the same request by REST; empty: the arguments
+	}{
+		{c, "create_sandbox", `{"timeout_seconds":0}`, "sessions", ""},
+		{c, "create_sandbox", `{"timeout_seconds":-1}`, "sessions", ""},
+		{c, "create_sandbox", `{"timeout_seconds":1e+300}`, "sessions", ""},
+		{c, "create_sandbox", `{"idle_timeout_seconds":-0.5}`, "sessions", ""},
+		{c, "create_sandbox", `{"name":"A b"}`, "sessions", ""},
+		{c, "create_sandbox", `{"template":"none"}`, "sessions", ""},
+		{c, "create_sandbox", `{"snapshot_id":"none"}`, "sessions", ""},
+		{c, "create_sandbox", `{"memory_mb":1}`, "sessions", `{"resources":{"memory_mb":1}}`},
+		{c, "create_sandbox", `{"cpus":-1}`, "sessions", `{"resources":{"cpus":-1}}`},
+		{c, "create_sandbox", `{"env":{"A=B":"c"}}`, "sessions", ""},
+		{c, "fork_sandbox", `{"sandbox_id":"a","count":0}`, "sessions/a/fork", `{"count":0}`},
+		{c, "fork_sandbox", `{"sandbox_id":"a","count":-1}`, "sessions/a/fork", `{"count":-1}`},
+		{c, "fork_sandbox", `{"sandbox_id":"a","count":101}`, "sessions/a/fork", `{"count":101}`},
+		{c, "create_snapshot", `{"sandbox_id":"a","name":"A b"}`, "sessions/a/snapshots", `{"name":"A b"}`},
+		{c, "rollback", `{"sandbox_id":"a","snapshot_id":"none"}`, "sessions/a/rollback", `{"snapshot_id":"none"}`},
+		{c, "run_code", `{"sandbox_id":"a","code":"x","timeout_seconds":-1}`, "execute", `{"sandbox_id":"a","code":"x","language":"python","timeout_seconds":-1}`},
+		{c, "run_code", `{"sandbox_id":"a","code":"x","timeout_seconds":3601}`, "execute", `{"sandbox_id":"a","code":"x","language":"python","timeout_seconds":3601}`},
+		{c, "run_code", `{"sandbox_id":"a","code":"x","language":"latin"}`, "execute", ""},
+		{c, "run_command", `{"sandbox_id":"a","command":"x","cwd":"../up"}`, "execute", `{"sandbox_id":"a","code":"x","language":"bash","cwd":"../up"}`},
+		{c, "run_command", `{"sandbox_id":"none","command":"x"}`, "execute", `{"sandbox_id":"none","code":"x","language":"bash"}`},
+		{c, "start_process", `{"sandbox_id":"a","command":"x","name":"A b"}`, "processes", ""},
+		{c, "glob", `{"sandbox_id":"a","pattern":"*","max_results":0}`, "files/search", `{"sandbox_id":"a","globs":["*"],"max_results":0}`},
+		{c, "glob", `{"sandbox_id":"a","pattern":""}`, "files/search", `{"sandbox_id":"a","globs":[""]}`},
+		{c, "grep", `{"sandbox_id":"a","pattern":"x","max_results":-1}`, "files/search", ""},
+		{c, "grep", `{"sandbox_id":"a","pattern":"x","max_results":10001}`, "files/search", ""},
+		{c, "grep", `{"sandbox_id":"a","pattern":"x","context_lines":21}`, "files/search", ""},
+		{c, "grep", `{"sandbox_id":"a","pattern":"x","context_lines":-1}`, "files/search", ""},
+		{c, "upload_url", `{"sandbox_id":"a","path":"x","expires_in_seconds":0}`, "files/sign", `{"sandbox_id":"a","path":"x","method":"PUT","expires_in_seconds":0}`},
+		{c, "download_url", `{"sandbox_id":"a","path":"x","expires_in_seconds":604801}`, "files/sign", `{"sandbox_id":"a","path":"x","method":"GET","expires_in_seconds":604801}`},
+		{c, "download_url", `{"sandbox_id":"a","path":"../x"}`, "files/sign", `{"sandbox_id":"a","path":"../x","method":"GET"}`},
+		{claude, "grep", `{"pattern":"x","-A":21}`, "files/search", `{"sandbox_id":"a","pattern":"x","context_lines":21}`},
+	} {
+		body := tt.body
+		if body == "" {
+			body = tt.arguments
+		}
+		a := f.Plain("POST", "/api/v1/"+tt.path, body, auth...)
+		var refused struct {
+			Error struct{ Code, Message string }
+		}
+		if err := json.Unmarshal(a.Body, &refused); err != nil || a.Status < 400 {
+			t.Errorf("%s %s by REST: %d %s", tt.path, body, a.Status, a.Body)
+		}
+		got, failed := tt.client.tool(tt.tool, json.RawMessage(tt.arguments))
+		if want := refused.Error.Code + ": " + refused.Error.Message; !failed || got != want {
+			t.Errorf("%s %s: %q, failed %v; REST: %q", tt.tool, tt.arguments, got, failed, want)
+		}
+	}
+}
+
+// An argument that REST does not have is refused too when it is out of its range.
+func TestMCPRefusesItsOwnArguments(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.Do("POST", "/api/v1/sessions", `{"name":"a"}`)
+	for set, calls := range map[string][][3]string{
+		"": {
+			{"read_file", `{"sandbox_id":"a","path":"x","offset":-1}`, "must not be negative"},
+			{"read_file", `{"sandbox_id":"a","path":"x","limit":-1}`, "must not be negative"},
+			{"read_process", `{"sandbox_id":"a","process_id":"p","wait_seconds":61}`, "wait_seconds must be from 0 to 60"},
+			{"read_process", `{"sandbox_id":"a","process_id":"p","wait_seconds":-1}`, "wait_seconds must be from 0 to 60"},
+		},
+		"?tools=claude": {
+			{"bash", `{"command":"x","timeout":600001}`, "at most 600000 milliseconds"},
+			{"bash", `{"command":"x","timeout":0}`, "more than 0"},
+			{"read", `{"file_path":"x","limit":-1}`, "must not be negative"},
+			{"grep", `{"pattern":"x","-B":-1}`, "must not be negative"},
+			{"grep", `{"pattern":"x","output_mode":"lines"}`, "files_with_matches or count"},
+			{"grep", `{"pattern":"x","head_limit":-1}`, "must not be negative"},
+			{"grep", `{"pattern":"x","head_limit":9000,"offset":1001}`, "together at most 10000"},
+			{"grep", `{"pattern":"x","offset":10001}`, "together at most 10000"},
+		},
+	} {
+		c := f.mcp(f.Token, set)
+		for _, call := range calls {
+			if got, failed := c.tool(call[0], json.RawMessage(call[1])); !failed || !strings.HasPrefix(got, "invalid: ") || !strings.Contains(got, call[2]) {
+				t.Errorf("%s %s: %q, failed %v; want %q", call[0], call[1], got, failed, call[2])
+			}
+		}
+	}
+}
+
 // The calls of a tool have the ID of the request that called it.
 func TestMCPRequestID(t *testing.T) {
 	t.Parallel()

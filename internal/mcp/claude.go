@@ -8,6 +8,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 )
@@ -19,10 +20,10 @@ const (
 )
 
 type bashInput struct {
-	Command     string  `json:"command" jsonschema:"the command to run"`
-	Timeout     float64 `json:"timeout,omitempty" jsonschema:"timeout in milliseconds, 120000 by default and 600000 at most"`
-	Description string  `json:"description,omitempty" jsonschema:"purpose of the command, in a few words"`
-	Background  bool    `json:"run_in_background,omitempty" jsonschema:"whether to return at once while the command keeps running; task_output shows its output"`
+	Command     string   `json:"command" jsonschema:"the command to run"`
+	Timeout     *float64 `json:"timeout,omitempty" jsonschema:"timeout in milliseconds, 120000 by default and 600000 at most"`
+	Description string   `json:"description,omitempty" jsonschema:"purpose of the command, in a few words"`
+	Background  bool     `json:"run_in_background,omitempty" jsonschema:"whether to return at once while the command keeps running; task_output shows its output"`
 }
 
 type taskInput struct {
@@ -71,7 +72,7 @@ type claudeGrepInput struct {
 	Numbers    *bool  `json:"-n,omitempty" jsonschema:"whether to show line numbers, true by default"`
 	IgnoreCase bool   `json:"-i,omitempty" jsonschema:"whether case does not matter"`
 	Only       bool   `json:"-o,omitempty" jsonschema:"whether to show only the part of each line that matches"`
-	HeadLimit  *int   `json:"head_limit,omitempty" jsonschema:"how many results to show, 250 by default"`
+	HeadLimit  *int   `json:"head_limit,omitempty" jsonschema:"how many results to show: 250 by default, 0 for all, 10000 at most"`
 	Offset     int    `json:"offset,omitempty" jsonschema:"how many results to skip first"`
 }
 
@@ -134,7 +135,7 @@ func claudeTools() []tool {
 			description: "Finds files of the sandbox by a pattern for their names.",
 			calls:       []*catalogue.Operation{catalogue.SearchFiles},
 		}, func(ctx context.Context, c *call, in claudeGlobInput) (*sdk.CallToolResult, error) {
-			found, err := c.search(ctx, "", v1.SearchRequest{FileSelection: v1.FileSelection{Path: in.Path, Globs: []string{in.Pattern}}, FilesOnly: true, MaxResults: results(0)})
+			found, err := c.search(ctx, "", v1.SearchRequest{FileSelection: v1.FileSelection{Path: in.Path, Globs: []string{in.Pattern}}, FilesOnly: true})
 			if err != nil {
 				return nil, err
 			}
@@ -160,29 +161,38 @@ func bash(ctx context.Context, c *call, in bashInput) (*sdk.CallToolResult, erro
 		}
 		return text(fmt.Sprintf("The command runs in the background; task_id %s. Look at it with task_output, end it with task_stop.", p.ID)), nil
 	}
-	ms := in.Timeout
-	if ms <= 0 {
-		ms = defaultBash
+	ms := float64(defaultBash)
+	if in.Timeout != nil {
+		if ms = *in.Timeout; ms <= 0 || ms > maxBash {
+			return nil, sandbox.Errorf(sandbox.Invalid, "timeout must be more than 0 and at most %d milliseconds; run_in_background is for a command that takes longer", maxBash)
+		}
 	}
-	return c.execute(ctx, "", v1.ExecuteRequest{Code: keepFolder + in.Command, Language: "bash", TimeoutSeconds: seconds(min(ms, maxBash) / 1000)})
+	return c.executeFor(ctx, "", new(ms/1000), v1.ExecuteRequest{Code: keepFolder + in.Command, Language: "bash"})
 }
 
 func claudeGrep(ctx context.Context, c *call, in claudeGrepInput) (*sdk.CallToolResult, error) {
-	head := maxHead
+	head, skip := maxHead, in.Offset
 	if in.HeadLimit != nil {
-		if head = *in.HeadLimit; head <= 0 {
-			head = maxFound
+		if head = *in.HeadLimit; head == 0 {
+			head = maxFound - skip
 		}
 	}
-	skip := max(in.Offset, 0)
+	if min(head, skip, in.Before, in.After, in.Around, in.Context) < 0 || head > maxFound-skip {
+		return nil, sandbox.Errorf(sandbox.Invalid, "head_limit, offset, -A, -B, -C and context must not be negative, and head_limit and offset together at most %d", maxFound)
+	}
+	switch in.OutputMode {
+	case "", "content", "count", "files_with_matches":
+	default:
+		return nil, sandbox.Errorf(sandbox.Invalid, "output_mode is content, files_with_matches or count, not %.32q", in.OutputMode)
+	}
 	before, after := max(in.Before, in.Around, in.Context), max(in.After, in.Around, in.Context)
 	paths := in.OutputMode != "content" && in.OutputMode != "count"
 	r := v1.SearchRequest{
 		FileSelection: v1.FileSelection{Path: in.Path, Globs: globsOf(in.Glob, in.Type)},
-		Pattern:       in.Pattern, IgnoreCase: in.IgnoreCase, FilesOnly: paths, MaxResults: results(head + skip), ContextLines: max(before, after),
+		Pattern:       in.Pattern, IgnoreCase: in.IgnoreCase, FilesOnly: paths, MaxResults: new(head + skip), ContextLines: max(before, after),
 	}
 	if in.OutputMode == "count" {
-		r.MaxResults, r.ContextLines = results(maxFound), 0
+		r.MaxResults, r.ContextLines = new(maxFound), 0
 	}
 	found, err := c.search(ctx, "", r)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -58,9 +57,9 @@ type listFilesInput struct {
 }
 
 type urlInput struct {
-	Path      string  `json:"path" jsonschema:"the file; a relative path is below /workspace"`
-	ExpiresIn float64 `json:"expires_in_seconds,omitempty" jsonschema:"how long the URL is valid, 3600 by default"`
-	SandboxID string  `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
+	Path      string   `json:"path" jsonschema:"the file; a relative path is below /workspace"`
+	ExpiresIn *float64 `json:"expires_in_seconds,omitempty" jsonschema:"how long the URL is valid, 3600 by default"`
+	SandboxID string   `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
 }
 
 func fileTools() []tool {
@@ -112,6 +111,9 @@ func fileTools() []tool {
 }
 
 func (c *call) readFile(ctx context.Context, in readFileInput) (*sdk.CallToolResult, error) {
+	if in.Offset < 0 || in.Limit < 0 {
+		return nil, sandbox.Errorf(sandbox.Invalid, "offset and limit must not be negative")
+	}
 	id, err := c.sandbox(ctx, in.SandboxID)
 	if err != nil {
 		return nil, err
@@ -149,7 +151,7 @@ func readImage(r io.Reader, kind string) (*sdk.CallToolResult, error) {
 
 // readLines returns lines with their numbers, from line number first on.
 func readLines(r *bufio.Reader, first, most int) (*sdk.CallToolResult, error) {
-	if most <= 0 {
+	if most == 0 {
 		most = defaultLines
 	}
 	var b strings.Builder
@@ -299,13 +301,16 @@ func (c *call) listFiles(ctx context.Context, in listFilesInput) (*sdk.CallToolR
 }
 
 func (c *call) signedURL(ctx context.Context, in urlInput, method string) (*sdk.CallToolResult, error) {
+	expires, err := seconds("expires_in_seconds", in.ExpiresIn)
+	if err != nil {
+		return nil, err
+	}
 	id, err := c.sandbox(ctx, in.SandboxID)
 	if err != nil {
 		return nil, err
 	}
 	signed, err := c.client.SignFile(ctx, v1.SignRequest{
-		Target: v1.Target{SandboxID: id}, Path: in.Path, Method: method,
-		ExpiresInSeconds: v1.SecondsOf(time.Duration(in.ExpiresIn * float64(time.Second))),
+		Target: v1.Target{SandboxID: id}, Path: in.Path, Method: method, ExpiresInSeconds: expires,
 	})
 	if err != nil {
 		return nil, err

@@ -387,7 +387,7 @@ func (h *Handler) leave(s *httpSession) {
 	})
 }
 
-// showTools filters the list of tools to those that the caller may use.
+// showTools removes the tools that the caller may not use from the list.
 func (h *Handler) showTools(set Set) sdk.Middleware {
 	hints := map[string]tool{}
 	for _, t := range toolsOf(set) {

@@ -8,6 +8,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 )
@@ -122,7 +123,9 @@ func (c *call) look(ctx context.Context, id, process string, offset *int64, wait
 		from = *offset
 	}
 	if wait != nil {
-		seconds = min(max(*wait, 0), maxWait)
+		if seconds = *wait; seconds < 0 || seconds > maxWait {
+			return nil, sandbox.Errorf(sandbox.Invalid, "wait_seconds must be from 0 to %d", maxWait)
+		}
 	}
 	var out output
 	next := from

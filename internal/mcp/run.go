@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
@@ -51,27 +53,47 @@ func runTools() []tool {
 			if language == "" {
 				language = "python"
 			}
-			return c.execute(ctx, in.SandboxID, v1.ExecuteRequest{Code: in.Code, Language: language, TimeoutSeconds: timeout(in.Timeout), Cwd: in.Cwd})
+			return c.executeFor(ctx, in.SandboxID, in.Timeout, v1.ExecuteRequest{Code: in.Code, Language: language, Cwd: in.Cwd})
 		}),
 		define(tool{
 			name: "run_command", title: "Run a command",
 			description: "Runs a bash command to its end and returns its output and exit code. Each call is a new shell. Use start_process for a program that keeps running, such as a server.",
 			calls:       []*catalogue.Operation{catalogue.Execute}, destroys: true, outside: true,
 		}, func(ctx context.Context, c *call, in runCommandInput) (*sdk.CallToolResult, error) {
-			return c.execute(ctx, in.SandboxID, v1.ExecuteRequest{Code: in.Command, Language: "bash", TimeoutSeconds: timeout(in.Timeout), Cwd: in.Cwd})
+			return c.executeFor(ctx, in.SandboxID, in.Timeout, v1.ExecuteRequest{Code: in.Command, Language: "bash", Cwd: in.Cwd})
 		}),
 	}
 }
 
-// timeout converts a timeout in seconds; nil: the server's default.
-func timeout(n *float64) *v1.SecondsOrNone {
+// seconds converts an argument in seconds, by the rule that requests of the API follow.
+// Nil stays nil: the server has a default.
+func seconds(name string, n *float64) (*v1.Seconds, error) {
 	if n == nil {
-		return nil
+		return nil, nil
 	}
-	return seconds(*n)
+	d, ok := sandbox.Seconds(*n)
+	if !ok {
+		return nil, sandbox.NotSeconds(name, strconv.FormatFloat(*n, 'g', -1, 64))
+	}
+	return new(v1.Seconds(d)), nil
 }
 
-func seconds(n float64) *v1.SecondsOrNone { return new(v1.SecondsOrNone(n * float64(time.Second))) }
+// secondsOrNone is seconds for an argument that may be 0.
+func secondsOrNone(name string, n *float64) (*v1.SecondsOrNone, error) {
+	if n != nil && *n == 0 {
+		return new(v1.SecondsOrNone(0)), nil
+	}
+	s, err := seconds(name, n)
+	return (*v1.SecondsOrNone)(s), err
+}
+
+// executeFor is execute with the argument timeout_seconds.
+func (c *call) executeFor(ctx context.Context, named string, timeout *float64, r v1.ExecuteRequest) (_ *sdk.CallToolResult, err error) {
+	if r.TimeoutSeconds, err = secondsOrNone("timeout_seconds", timeout); err != nil {
+		return nil, err
+	}
+	return c.execute(ctx, named, r)
+}
 
 // execute runs r to its end. The end of ctx ends the running code.
 func (c *call) execute(ctx context.Context, named string, r v1.ExecuteRequest) (*sdk.CallToolResult, error) {

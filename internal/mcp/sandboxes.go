@@ -13,17 +13,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-const (
-	maxListed = 100
-	maxForks  = 20
-)
+const maxListed = 100
 
 type createSandboxInput struct {
 	Name        string            `json:"name,omitempty" jsonschema:"a name for it, of a-z, 0-9, dots, dashes and underscores"`
 	Template    string            `json:"template,omitempty" jsonschema:"template to start from, base by default"`
 	Snapshot    string            `json:"snapshot_id,omitempty" jsonschema:"ID or name of a snapshot to start from instead"`
-	Timeout     float64           `json:"timeout_seconds,omitempty" jsonschema:"after how many seconds it pauses, 1800 by default"`
-	IdleTimeout float64           `json:"idle_timeout_seconds,omitempty" jsonschema:"after how many seconds without use it pauses; never by default"`
+	Timeout     *float64          `json:"timeout_seconds,omitempty" jsonschema:"after how many seconds it pauses, 1800 by default"`
+	IdleTimeout *float64          `json:"idle_timeout_seconds,omitempty" jsonschema:"after how many seconds without use it pauses; never by default"`
 	Env         map[string]string `json:"env,omitempty" jsonschema:"environment variables of its programs"`
 	CPUs        *float64          `json:"cpus,omitempty" jsonschema:"how many processors it may use, 1 by default"`
 	MemoryMB    *int64            `json:"memory_mb,omitempty" jsonschema:"its memory in MiB, 512 by default"`
@@ -42,7 +39,7 @@ type sandboxInput struct {
 
 type forkInput struct {
 	sandboxInput
-	Count int `json:"count,omitempty" jsonschema:"how many copies, 1 by default and 20 at most"`
+	Count *int `json:"count,omitempty" jsonschema:"how many copies, 1 by default and 100 at most"`
 }
 
 type snapshotInput struct {
@@ -71,7 +68,11 @@ func sandboxTools() []tool {
 			description: "Creates another sandbox and returns its ID. It is not needed for a first sandbox: the other tools create this session's own one by themselves.",
 			calls:       []*catalogue.Operation{catalogue.CreateSession}, outside: true,
 		}, func(ctx context.Context, c *call, in createSandboxInput) (*sdk.CallToolResult, error) {
-			sb, err := c.client.Create(ctx, in.request())
+			request, err := in.request()
+			if err != nil {
+				return nil, err
+			}
+			sb, err := c.client.Create(ctx, request)
 			if err != nil {
 				return nil, err
 			}
@@ -160,7 +161,7 @@ func savingTools() []tool {
 			if err != nil {
 				return nil, err
 			}
-			forks, err := c.client.Fork(ctx, id, v1.ForkRequest{Count: new(min(max(in.Count, 1), maxForks))})
+			forks, err := c.client.Fork(ctx, id, v1.ForkRequest{Count: in.Count})
 			if err != nil {
 				return nil, err
 			}
@@ -214,11 +215,17 @@ func moving(t tool, move func(context.Context, *client.Client, string) (v1.Sandb
 	})
 }
 
-func (in createSandboxInput) request() v1.CreateRequest {
-	r := v1.CreateRequest{
-		Name: in.Name, Template: in.Template, SnapshotID: in.Snapshot, Env: in.Env, Metadata: map[string]string{metadataKey: "tool"},
-		TimeoutSeconds:     v1.SecondsOf(time.Duration(in.Timeout * float64(time.Second))),
-		IdleTimeoutSeconds: v1.SecondsOrNone(in.IdleTimeout * float64(time.Second)),
+func (in createSandboxInput) request() (r v1.CreateRequest, err error) {
+	r = v1.CreateRequest{Name: in.Name, Template: in.Template, SnapshotID: in.Snapshot, Env: in.Env, Metadata: map[string]string{metadataKey: "tool"}}
+	if r.TimeoutSeconds, err = seconds("timeout_seconds", in.Timeout); err != nil {
+		return r, err
+	}
+	idle, err := secondsOrNone("idle_timeout_seconds", in.IdleTimeout)
+	if err != nil {
+		return r, err
+	}
+	if idle != nil {
+		r.IdleTimeoutSeconds = *idle
 	}
 	if size := (v1.Resources{CPUs: in.CPUs, MemoryMB: in.MemoryMB, DiskMB: in.DiskMB}); size != (v1.Resources{}) {
 		r.Resources = &size
@@ -226,7 +233,7 @@ func (in createSandboxInput) request() v1.CreateRequest {
 	if in.NoNetwork {
 		r.Network = v1.Network(sandbox.NetworkNone)
 	}
-	return r
+	return r, nil
 }
 
 // sandboxView is the description of a Sandbox for a model.

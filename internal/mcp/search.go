@@ -9,18 +9,17 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-const (
-	defaultFound = 100
-	maxFound     = 2000
-)
+// maxFound is the largest number of results of a search.
+const maxFound = execution.MaxSearchResults
 
 type globInput struct {
 	Pattern    string `json:"pattern" jsonschema:"names such as *.py, or paths such as src/**/*.ts"`
 	Path       string `json:"path,omitempty" jsonschema:"the folder to search, /workspace by default"`
 	Hidden     bool   `json:"hidden,omitempty" jsonschema:"whether names that begin with a dot, and files that .gitignore excludes, count too"`
-	MaxResults int    `json:"max_results,omitempty" jsonschema:"how many files to return, 100 by default and 2000 at most"`
+	MaxResults *int   `json:"max_results,omitempty" jsonschema:"how many files to return, 100 by default and 10000 at most"`
 	SandboxID  string `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
 }
 
@@ -33,7 +32,7 @@ type grepInput struct {
 	Context    int    `json:"context_lines,omitempty" jsonschema:"how many lines to show before and after each match, 20 at most"`
 	FilesOnly  bool   `json:"files_only,omitempty" jsonschema:"whether to return only the names of files"`
 	Hidden     bool   `json:"hidden,omitempty" jsonschema:"whether names that begin with a dot, and files that .gitignore excludes, count too"`
-	MaxResults int    `json:"max_results,omitempty" jsonschema:"how many matches to return, 100 by default and 2000 at most"`
+	MaxResults *int   `json:"max_results,omitempty" jsonschema:"how many matches to return, 100 by default and 10000 at most"`
 	SandboxID  string `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
 }
 
@@ -47,7 +46,7 @@ func searchTools() []tool {
 		}, func(ctx context.Context, c *call, in globInput) (*sdk.CallToolResult, error) {
 			found, err := c.search(ctx, in.SandboxID, v1.SearchRequest{
 				FileSelection: v1.FileSelection{Path: in.Path, Globs: []string{in.Pattern}, Hidden: in.Hidden, NoIgnore: in.Hidden},
-				FilesOnly:     true, MaxResults: results(in.MaxResults),
+				FilesOnly:     true, MaxResults: in.MaxResults,
 			})
 			if err != nil {
 				return nil, err
@@ -62,7 +61,7 @@ func searchTools() []tool {
 			r := v1.SearchRequest{
 				FileSelection: v1.FileSelection{Path: in.Path, Hidden: in.Hidden, NoIgnore: in.Hidden},
 				Pattern:       in.Pattern, Literal: in.Literal, IgnoreCase: in.IgnoreCase, FilesOnly: in.FilesOnly,
-				MaxResults: results(in.MaxResults), ContextLines: in.Context,
+				MaxResults: in.MaxResults, ContextLines: in.Context,
 			}
 			if in.Glob != "" {
 				r.Globs = []string{in.Glob}
@@ -77,14 +76,6 @@ func searchTools() []tool {
 			return text(linesOf(found, true)), nil
 		}),
 	}
-}
-
-// results returns the number of results to request.
-func results(n int) *int {
-	if n <= 0 {
-		n = defaultFound
-	}
-	return new(min(n, maxFound))
 }
 
 func (c *call) search(ctx context.Context, named string, r v1.SearchRequest) (v1.Matches, error) {

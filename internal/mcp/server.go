@@ -72,8 +72,8 @@ func newServer(version string, set Set, of sessionOf) *sdk.Server {
 	return s
 }
 
-// knownTools refuses calls of tools that this version does not have, as of a client that
-// remembers those of another version.
+// knownTools refuses calls of tools that this version does not have, for example by a
+// client that remembers the tools of another version.
 func knownTools(version string, names []string) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {

@@ -47,7 +47,7 @@ func newSession(c *client.Client, o Options) *Session {
 	return &Session{client: c, options: o, calls: make(chan struct{}, maxCalls), turn: make(chan struct{}, 1)}
 }
 
-// sandbox returns the Sandbox of a call: the one that the call names, or the
+// sandbox returns the Sandbox of a call: the Sandbox that the call names, or the
 // Session's own, which is created on first use.
 func (s *Session) sandbox(ctx context.Context, named string) (string, error) {
 	if named != "" {
