@@ -98,23 +98,38 @@ fi
 
 [ "$(id -u)" = 0 ] || fail "installing a server needs root: run it as root, or with --cli --prefix DIR for the command line alone"
 if command -v dpkg >/dev/null && [ "$prefix" = /usr/local ]; then
-  packages=cloud-sandbox_$arch.deb
-  if has "cloud-sandbox-base_$arch.deb"; then packages="cloud-sandbox-base_$arch.deb $packages"; fi
-  for package in $packages; do verified "$package"; done
-  new=''
-  dpkg-query -W -f '${Status}' cloud-sandbox 2>/dev/null | grep -q 'ok installed' || new=yes
+  base=''
+  if has "cloud-sandbox-base_$arch.deb"; then base=cloud-sandbox-base_$arch.deb; fi
+  for package in cloud-sandbox_$arch.deb $base; do verified "$package"; done
+  state() { dpkg-query -W -f '${Status} ${Version}' "$1" 2>/dev/null || true; }
+  before=$(state cloud-sandbox)
+  # One after the other, so that the server's package is never upgraded in part: dpkg
+  # keeps the earlier version of a package whose files it could not write.
+  for package in cloud-sandbox_$arch.deb $base; do
+    if (cd "$work" && dpkg --unpack "$package"); then continue; fi
+    case $before in
+      *'ok installed'*)
+        [ "$(state cloud-sandbox)" = "$before" ] && fail "$package could not be unpacked: see above; the earlier version is still installed, and nothing was changed"
+        dpkg --configure cloud-sandbox || fail "$package could not be unpacked, and the server's new package not be configured: see above, then run this again"
+        fail "the server is upgraded, and its template is not: $package could not be unpacked: see above, then run this again"
+        ;;
+    esac
+    dpkg --force-remove-reinstreq -r cloud-sandbox cloud-sandbox-base >/dev/null 2>&1 || true
+    fail "$package could not be unpacked, and what was new was removed again: see above"
+  done
   # shellcheck disable=SC2086 # one or two names
-  if ! (cd "$work" && dpkg -i $packages); then
-    if [ -n "$new" ]; then
-      dpkg --force-remove-reinstreq -r cloud-sandbox cloud-sandbox-base >/dev/null 2>&1 || true
-      fail "the packages could not be installed, and were removed again: see above"
-    fi
-    fail "the packages could not be upgraded: see above, then run \`dpkg --configure -a\`, or this again"
+  if ! dpkg --configure ${base:+cloud-sandbox-base} cloud-sandbox; then
+    case $before in
+      *'ok installed'*) fail "the packages are unpacked, and could not be configured: see above, then run \`dpkg --configure -a\`, or this again" ;;
+    esac
+    dpkg --force-remove-reinstreq -r cloud-sandbox cloud-sandbox-base >/dev/null 2>&1 || true
+    fail "the packages could not be configured, and were removed again: see above"
   fi
   exit
 fi
 verified "cloud-sandbox-linux-$arch"
 if has "base-$arch.template"; then verified "base-$arch.template"; fi
-if [ -e "$work/base-$arch.template" ]; then place "base-$arch.template" 644 "$prefix/share/cloud-sandbox/base.template"; fi
+# The program first: with an earlier template it works, and it may not be there at all.
 place "cloud-sandbox-linux-$arch" 755 "$prefix/bin/cloud-sandbox"
+if [ -e "$work/base-$arch.template" ]; then place "base-$arch.template" 644 "$prefix/share/cloud-sandbox/base.template"; fi
 echo "install: start the server with \`JWT_SECRET=... $prefix/bin/cloud-sandbox serve\`; \`$prefix/bin/cloud-sandbox doctor\` looks at this machine first"

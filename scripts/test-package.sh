@@ -112,6 +112,9 @@ within() {
   local began answer box builds left path
   if command -v go || command -v gcc || command -v systemctl || command -v curl; then fail "this root is not bare"; fi
 
+  refused "a first install on a full disk" "what was new was removed again" on_a_full_disk
+  [[ -z $(processes) ]] || fail "after a failed install these run: $(processes)"
+
   began=${EPOCHREALTIME/./}
   logged dpkg -i /packages/release/cloud-sandbox-base_*.deb /packages/earlier.deb
   CLOUD_SANDBOX_API_KEY=$(cloud-sandbox key create --tenant me --name first 2>/tmp/log) || { cat /tmp/log >&2; fail "no key could be made"; }
@@ -127,6 +130,13 @@ within() {
   box=$(cloud-sandbox create)
   cloud-sandbox exec "$box" sh -c 'echo kept > /tmp/file'
   cloud-sandbox exec --detach "$box" sleep 1000 >/dev/null
+  cp -a /packages/release /packages/changed
+  printf X | dd of="$(echo /packages/changed/cloud-sandbox_*.deb)" bs=1 seek=5000 conv=notrunc status=none
+  refused "a changed package" "is not what was signed" sh /packages/release/install.sh --key /packages/key.pub /packages/changed
+  rm -r /packages/changed
+  refused "an upgrade on a full disk" "the earlier version is still installed" on_a_full_disk
+  [[ $(cloud-sandbox exec "$box" cat /tmp/file) == kept ]] || fail "the sandbox did not live through the failed upgrades"
+  say "packages that are changed, or that the disk has no room for, leave all as it was"
   began=${EPOCHREALTIME/./}
   logged sh /packages/release/install.sh --key /packages/key.pub /packages/release
   [[ $(cloud-sandbox exec "$box" cat /tmp/file) == kept ]] || fail "the sandbox lost its file"
@@ -145,6 +155,40 @@ within() {
     [[ ! -e $path ]] || fail "after the purge $path is there"
   done
   say "removal left nothing running, and purge no file"
+}
+
+# installed prints the state of the packages and the sum of the program.
+installed() {
+  dpkg-query -W -f '${Package} ${Status} ${Version}\n' 'cloud-sandbox*' 2>/dev/null
+  sha256sum /usr/bin/cloud-sandbox /usr/share/cloud-sandbox/base.template 2>/dev/null || true
+}
+
+# refused NAME SENTENCE COMMAND...: an installation fails, says so, and changes nothing.
+refused() {
+  local name=$1 sentence=$2 before after
+  shift 2
+  before=$(installed || true)
+  if "$@" >/tmp/log 2>&1; then fail "$name was installed"; fi
+  grep -qF "$sentence" /tmp/log || { cat /tmp/log >&2; fail "$name: it does not say '$sentence'"; }
+  after=$(installed || true)
+  [[ $after == "$before" ]] || fail "$name: before it there was '$before', and after it '$after'"
+}
+
+# on_a_full_disk installs the release while /usr/bin has room for little more.
+on_a_full_disk() {
+  local status=0 full=/tmp/full
+  mkdir "$full"
+  mount -t tmpfs -o size="$(($(du -sk /usr/bin | cut -f1) + 8192))k" tmpfs "$full"
+  cp -a /usr/bin/. "$full"
+  mount --bind "$full" /usr/bin
+  sh /packages/release/install.sh --key /packages/key.pub /packages/release || status=$?
+  installed >/tmp/while-full || true
+  umount /usr/bin
+  umount "$full"
+  rmdir "$full"
+  # What the full folder had is what is below it, too.
+  [[ $(</tmp/while-full) == $(installed || true) ]] || { cat /tmp/while-full; status=0; }
+  return "$status"
 }
 
 # processes lists all of this process namespace but this script, and what has ended.

@@ -32,7 +32,7 @@ outer() {
   rm -rf "$work/root"
 
   timeout 60m qemu-system-x86_64 -accel "${ACCEL:-tcg,thread=multi}" -cpu max -smp 2 -m 6G -nographic -no-reboot \
-    -kernel "$kernel" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1 rdinit=/first' |
+    -kernel "$kernel" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1 rdinit=/init' |
     tee "$log" | grep --line-buffered -aE '^systemd: ' || true
   grep -qa '^systemd: all is as it should be' "$log" || fail "it failed, see $log"
 }
@@ -53,18 +53,19 @@ debian() {
 prepare() {
   cp /bin/busybox "$1/busybox"
   cp scripts/test-systemd.sh "$1/packages/test-systemd.sh"
-  # Sentries change their root, which the kernel refuses on the first one of all.
-  cat >"$1/first" <<'T'
+  # Sentries change their root, which the kernel refuses on the first one of all. The
+  # switch_root of busybox refuses a root without a file /init.
+  cat >"$1/init" <<'T'
 #!/busybox sh
 /busybox mkdir /new
 /busybox mount -t tmpfs -o size=75%,mode=755 tmpfs /new
 for d in /*; do
-  case $d in /new|/dev|/busybox|/first) ;; *) /busybox mv "$d" /new/ ;; esac
+  case $d in /new|/dev|/busybox|/init) ;; *) /busybox mv "$d" /new/ ;; esac
 done
 /busybox mkdir -p /new/dev
 exec /busybox switch_root /new /sbin/init
 T
-  chmod +x "$1/first"
+  chmod +x "$1/init"
   echo 3b7f0c6a4d8e41e29d5b6c7a8f901234 >"$1/etc/machine-id" # without one, systemd asks questions
   echo cloud-sandbox-test >"$1/etc/hostname"
   echo '127.0.0.1 localhost cloud-sandbox-test' >"$1/etc/hosts"

@@ -49,7 +49,8 @@ func onFolder(cmd *cobra.Command) (string, error) {
 }
 
 // withStore calls use with the Store of the data folder, for root and the server's own
-// user; what begins the error for others.
+// user. Other users get an error that begins with the caller's text, such as "the keys
+// belong".
 func withStore(cmd *cobra.Command, what string, use func(sandbox.Store) error) error {
 	if os.Geteuid() != 0 && os.Geteuid() != launch.ServerUID {
 		return fmt.Errorf("%s to the server: run it as root", what)

@@ -101,9 +101,9 @@ func giveUpRights() error {
 	return fmt.Errorf("start again without rights: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
-// tune keeps the heap close to what is in use, allows every link its descriptors, and
-// bounds threads: each stack has a worker per core of the runtime, and none of them
-// blocks outside the netpoller.
+// tune keeps the heap close to the live data, raises the limit of descriptors to its
+// maximum, and bounds threads: each stack has a worker per core of the runtime, and
+// none of them blocks outside the netpoller.
 func tune() {
 	const softLimit, maxCores = 1 << 30, 4
 	debug.SetGCPercent(50)

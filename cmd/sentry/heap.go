@@ -47,8 +47,8 @@ type heap struct {
 	cycles uint64 // collections when it became idle
 }
 
-// keep adapts the collector to the sentry's work until told is closed. When the sentry
-// becomes idle it returns free memory to the host once.
+// keep adapts the collector to the sentry's work until the channel of signals is
+// closed. When the sentry becomes idle it returns free memory to the host once.
 func (h *heap) keep(told <-chan os.Signal, collected <-chan struct{}) {
 	rest := time.NewTimer(restAfter)
 	working, owing := false, true // owing: the memory of a boot, save or load is still to be returned

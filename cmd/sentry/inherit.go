@@ -34,9 +34,10 @@ func lastGiven(args []string) int {
 }
 
 // closeStray closes stray inherited sockets. runsc makes a sentry's control socket
-// without close-on-exec. A sentry so inherits a second copy of its own, and copies of
-// those of all sentries being started at that time: a compromised one could pose as
-// another. If a copy has a number that the sentry needs, it cannot start.
+// without close-on-exec. So a sentry inherits a second copy of its own socket, and
+// copies of the sockets of all sentries that start at the same time. With them a
+// compromised sentry could pose as another one. If a copy has a descriptor number that
+// the sentry needs, the sentry cannot start.
 func closeStray(args []string) error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if errors.Is(err, os.ErrNotExist) {

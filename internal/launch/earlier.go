@@ -21,9 +21,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// earlierHosts are the sentry hosts of earlier builds that run beside ours: those with
-// Boots, and those that the server needs for states that only they can restore. Each ends
-// when it has no Boot and is not needed.
+// earlierHosts are the sentry hosts of earlier builds that run beside ours. They have
+// Boots, or the server needs them for states that only they can restore. Each ends when
+// it has no Boot and is not needed.
 type earlierHosts struct {
 	Layout
 	own    string // build

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
@@ -35,7 +36,7 @@ const (
 // Descriptors that the server inherits.
 const (
 	fdLock     = 3 // the data folder's lock
-	fdAlive    = 4 // read end of a pipe that closes with the launcher
+	fdLauncher = 4 // socket that closes with the launcher, and takes a byte from a server that is ready
 	fdListener = 5 // the first listener
 )
 
@@ -62,12 +63,19 @@ type Options struct {
 }
 
 // Run starts everything and waits for the server's end. It returns nil if ctx ended and
-// the server drained in time.
-func Run(ctx context.Context, o Options) error {
+// the server drained in time. The error of a failed start names `cloud-sandbox doctor`,
+// unless a check of the doctor has found the problem.
+func Run(ctx context.Context, o Options) (err error) {
 	layout := Layout{Root: o.Data}
 	if err := layout.Doctor(o.Addr).Start(); err != nil {
 		return err
 	}
+	started := false
+	defer func() {
+		if err != nil && !started {
+			err = fmt.Errorf("%w; %s", err, doctor.Advice)
+		}
+	}()
 	unix.Umask(0o022) // other users run the unpacked programs
 	if err := layout.Make(); err != nil {
 		return err
@@ -91,12 +99,12 @@ func Run(ctx context.Context, o Options) error {
 	}
 	unpacked, err := payload.Unpack(layout.Binaries())
 	if err != nil {
-		return fmt.Errorf("%w; %s", err, doctor.Advice)
+		return err
 	}
 	earlier := &earlierHosts{Layout: layout, own: unpacked.Build, saved: o.Saved, oldest: o.OldestGVisor, log: o.Log}
 	running := earlier.takeUp(ctx)
 	if err := layout.startHost(ctx, unpacked.Build, layout.Saved()); err != nil {
-		return fmt.Errorf("%w; %s", err, doctor.Advice)
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,7 +126,14 @@ func Run(ctx context.Context, o Options) error {
 		beside.Go(func() { o.keepBuilder(ctx) })
 	}
 	env := []string{EnvHost + "=" + layout.HostSocket(unpacked.Build), EnvEarlier + "=" + strings.Join(running, ",")}
-	return runServer(ctx, o, layout, env, locks, listeners)
+	cmd, server, err := startServer(o, layout, env, locks, listeners)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	go o.notifyReady(server)
+	started = true
+	return awaitServer(ctx, cmd)
 }
 
 // builderPause is the pause before a builder is restarted; it grows to builderPatience
@@ -230,34 +245,58 @@ func listenError(addr string, err error) error {
 	return fmt.Errorf("cannot listen on %s: %w", addr, err)
 }
 
-// runServer runs the server process, without rights, until it or ctx ends.
-func runServer(ctx context.Context, o Options, layout Layout, env []string, locks, listeners []*os.File) error {
+// startServer starts the server process, without rights. The server ends when the
+// returned socket is closed.
+func startServer(o Options, layout Layout, env []string, locks, listeners []*os.File) (*exec.Cmd, *os.File, error) {
 	exe, err := ownCopy(layout, o.Role)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	aliveRead, aliveWrite, err := os.Pipe()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer aliveWrite.Close()
-	defer aliveRead.Close()
+	own, servers := os.NewFile(uintptr(pair[0]), "server"), os.NewFile(uintptr(pair[1]), "launcher")
+	defer servers.Close()
 	cmd := exec.Command(exe, o.Args...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)),
 		"HOME="+layout.Server(), "CLOUD_SANDBOX_DATA="+layout.Root) // the default folder is root's, not the server's
 	cmd.Env = append(cmd.Env, env...)
-	cmd.ExtraFiles = append([]*os.File{locks[0], aliveRead}, listeners...)
+	cmd.ExtraFiles = append([]*os.File{locks[0], servers}, listeners...)
 	cmd.ExtraFiles = append(cmd.ExtraFiles, locks[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: ServerUID, Gid: ServerUID},
 		Setpgid:    true, // a terminal's Ctrl-C reaches the launcher, which passes it on
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start the server: %w", err)
+		own.Close()
+		return nil, nil, fmt.Errorf("start the server: %w", err)
 	}
 	closeAll(listeners) // only the server keeps them from now on
+	return cmd, own, nil
+}
+
+// notifyReady reports to systemd that the server answers requests, once it says so. It
+// returns when the socket of the server is closed.
+func (o Options) notifyReady(server io.Reader) {
+	if n, _ := server.Read(make([]byte, 1)); n == 1 {
+		if err := notifySystemd(); err != nil {
+			o.Log.Error("notifying systemd of the server's readiness failed", telemetry.KeyError, err)
+		}
+	}
+}
+
+// notifySystemd ends the start of a unit of Type=notify. Without systemd it does
+// nothing.
+func notifySystemd() error {
+	_, err := daemon.SdNotify(false, daemon.SdNotifyReady)
+	return err
+}
+
+// awaitServer waits until the server has ended. The end of ctx makes it drain.
+func awaitServer(ctx context.Context, cmd *exec.Cmd) error {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	select {
@@ -322,6 +361,18 @@ type Inherited struct {
 	HostSocket string
 	Earlier    []string   // earlier builds with running Boots
 	Locks      []*os.File // held until Close or the process's end
+	launcher   *os.File   // nil: systemd or a shell has started this process
+}
+
+// Ready reports that this process answers requests. A start by systemd ends with it.
+func (in Inherited) Ready() error {
+	if in.launcher == nil {
+		return notifySystemd()
+	}
+	if _, err := in.launcher.Write([]byte{1}); err != nil {
+		return fmt.Errorf("notify the launcher: %w", err)
+	}
+	return nil
 }
 
 // Close releases the locks. Otherwise they end with the process.
@@ -350,10 +401,10 @@ func Inherit() (Inherited, bool, error) {
 		in.Listeners = append(in.Listeners, l)
 	}
 	unix.CloseOnExec(fdListener + count) // the lock of a role, held as long as the process lives
-	alive := os.NewFile(fdAlive, "launcher")
-	unix.CloseOnExec(fdAlive)
+	in.launcher = os.NewFile(fdLauncher, "launcher")
+	unix.CloseOnExec(fdLauncher)
 	go func() {
-		_, _ = alive.Read(make([]byte, 1)) // ends when the launcher does
+		_, _ = in.launcher.Read(make([]byte, 1)) // ends when the launcher does
 		os.Exit(1)
 	}()
 	return in, true, nil

@@ -124,8 +124,8 @@ func (l Layout) Make() error {
 	return nil
 }
 
-// makeFolder makes a folder with a mode whatever the umask, and its parents so that all
-// may enter them. An existing one stays as it is.
+// makeFolder makes a folder with a mode, regardless of the umask, and its parents so
+// that all users may enter them. An existing folder stays as it is.
 func makeFolder(dir string, mode os.FileMode) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -185,7 +185,7 @@ func lock(path string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
-	_ = f.Chmod(0o644) // whatever the umask, for a server that root did not start; only its owner can
+	_ = f.Chmod(0o644) // undoes the umask, for a server that root did not start; only the owner can
 	deadline := time.Now().Add(lockWait)
 	for {
 		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)

@@ -26,16 +26,17 @@ import (
 )
 
 const (
-	// nodeGrace is how long a Node's process may be away before its Sandboxes are given
-	// up. Boots run on without it, and on one machine a Node that returns knows best what
-	// happened to them. Sandboxes that it never reports end at their deadlines.
+	// nodeGrace is how long a Node's process may be away before its Sandboxes count as
+	// lost. Boots keep running without the process. On one machine, the Node that
+	// returns has the best record of its Boots. Sandboxes that it never reports end at
+	// their deadlines.
 	nodeGrace = sandbox.MaxTimeout
 	// silentNode is how long after the end of its Lease a Node's metrics are still read.
 	silentNode = 10 * time.Minute
 )
 
 // RunRole runs a process with the single role cfg.Role, without rights, until ctx ends.
-// Sandboxes run on.
+// Sandboxes keep running after it returns.
 func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
 	j, err := begin(ctx, cfg, in, log)
@@ -43,7 +44,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		return err
 	}
 	defer j.close()
-	secrets := j.cfg // with those of files
+	secrets := j.cfg // with the secrets from files
 	secrets.Data = j.layout.Server()
 	if err := secrets.KeepServiceSecret(); err != nil {
 		return err
@@ -76,6 +77,9 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // asked to end while it waited for another role
 		}
+		return err
+	}
+	if err := in.Ready(); err != nil {
 		return err
 	}
 	log.Info("this role is ready", "addr", cfg.Addr, "data", cfg.Data)
@@ -250,8 +254,8 @@ func (r *role) node(ctx context.Context, in launch.Inherited, secret []byte, par
 	return r.serve(parts, ready, nil, append(services, rpc.NodeService(n))...)
 }
 
-// imagesOf returns what carries images to this Node, and the service of the Templates if
-// this Node keeps them. One of the two is there.
+// imagesOf returns the service of the Templates if this Node keeps them, and otherwise
+// the Carrier that brings their images to this Node. The other result is nil.
 func (r *role) imagesOf(parts *run.Parts) (node.Carrier, []rpc.Service) {
 	if r.cfg.KeepsTemplates() {
 		return nil, []rpc.Service{rpc.TemplateService(r.kept)}

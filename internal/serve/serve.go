@@ -54,7 +54,7 @@ import (
 const stopGrace = 0 * time.Second
 
 // Run is the server process with all roles over SQLite, without rights, until ctx ends.
-// Sandboxes run on.
+// Sandboxes keep running after it returns.
 func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
 	j, err := begin(ctx, cfg, in, log)
@@ -76,6 +76,9 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	}
 	if keepLead != nil {
 		parts.Start("lead", ended(keepLead))
+	}
+	if err := in.Ready(); err != nil {
+		return err
 	}
 	log.Info("the server is ready", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
 	return parts.Wait(ctx)
@@ -124,7 +127,7 @@ type joined struct {
 	records   sandbox.NodeRecords // of a process that is a Node
 	kept      *builder.Client     // of the Templates in the data folder
 	images    sandbox.Images      // of templates
-	templates rpc.Home            // kept, or those of another Node
+	templates rpc.Home            // kept, or the Templates of another Node
 	listeners []net.Listener
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
@@ -259,8 +262,9 @@ func (j *joined) deliver(ctx context.Context, parts *run.Parts) error {
 	return nil
 }
 
-// followBuilds sends events of finished Template builds: those that a gateway runs step
-// by step, and builder builds that are not part of one.
+// followBuilds sends events of finished Template builds. These are the builds that a
+// gateway runs step by step, and the builder's builds that are not part of such a
+// build.
 func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 	since := func(ctx context.Context, since time.Time) ([]sandbox.Event, error) {
 		events := door.EndedBuilds(since)

@@ -34,7 +34,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		{"not root", append(nobody, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", empty+"/none"), nil, []string{"root"}},
 		{"down, not root", append(nobody, "down", "--data", s.Data), nil, []string{"root"}},
 		{"port in use", []string{s.Bin, "serve", "--dev", "--addr", s.Addr, "--data", empty + "/port"}, nil, []string{s.Addr, "in use", "--addr"}},
-		{"data folder in use", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", s.Data}, nil, []string{s.Data, "another", "--data"}},
+		{"data folder in use", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", s.Data}, nil, []string{s.Data, "another", "--data", "`cloud-sandbox doctor`"}},
 		{"no space", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", small(t)}, nil, []string{"MiB free", "--data"}},
 		{"read-only", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", readOnly(t)}, nil, []string{"read-only file system", "--data", "dmesg"}},
 		{"a long path", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", empty + "/" + strings.Repeat("long", 10)}, nil, []string{"bytes", "sockets", "--data"}},

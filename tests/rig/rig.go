@@ -200,6 +200,9 @@ func reserve(addr string) error {
 	return err
 }
 
+// PID is the process that Launch started.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
 // SetEnv replaces the environment of later launches, besides the Pool's size.
 func (s *Server) SetEnv(env ...string) { s.opts.Env = env }
 
