@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, saying what for.
-# Usage: install.sh run|test|cluster|bench|ecosystem|cgroup2|systemd
+# Usage: install.sh run|test|cluster|image|bench|ecosystem|cgroup2|systemd
 set -euo pipefail
 
 # binary or file, package, what it is for
@@ -23,8 +23,15 @@ test=("${run[@]}"
   "openssl|openssl|signs a release"
   "npm|npm|runs the generator of the protocol code and the TypeScript SDK's tests"
 )
+# Ubuntu has Chromium as a snap alone.
+if grep -qs '^ID=debian' /etc/os-release; then
+  test+=("chromium|chromium|runs the TypeScript SDK and the pages in a browser")
+fi
 cluster=("${test[@]}"
   "nft|nftables|cuts a machine off the network"
+)
+image=(
+  "dockerd|docker.io|runs the container image"
 )
 bench=("${run[@]}"
   "dockerd|docker.io|the comparison with Docker"

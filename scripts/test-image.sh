@@ -7,10 +7,8 @@ cd "$(dirname "$0")/.."
 arch=$(go env GOHOSTARCH)
 image=$release/cloud-sandbox-image-$arch.tar
 fail() { echo "image: $*" >&2; exit 1; }
-if ((EUID != 0)) || ! command -v dockerd >/dev/null; then
-  echo "image: SKIPPED: there is no dockerd that root could start here, so that the image was not run"
-  exit
-fi
+((EUID == 0)) || fail "this starts a Docker daemon, which needs root"
+scripts/install.sh image
 work=$(mktemp -d /var/tmp/cloud-sandbox-image.XXXXXX)
 export DOCKER_HOST=unix://$work/docker.sock
 daemon=
