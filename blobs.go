@@ -22,9 +22,9 @@ type Blobs interface {
 	// Put stores content under a name atomically and durably, and replaces an existing
 	// blob. Empty content is Invalid, more than MaxBlob TooLarge.
 	Put(ctx context.Context, name string, content []byte) error
-	// Get returns a blob's content; NotFound when there is none.
+	// Get returns a blob's content. A missing blob is NotFound.
 	Get(ctx context.Context, name string) ([]byte, error)
-	// Size returns a blob's size in bytes; NotFound when there is none.
+	// Size returns a blob's size in bytes. A missing blob is NotFound.
 	Size(ctx context.Context, name string) (int64, error)
 	// Delete removes a blob; a missing one is a success.
 	Delete(ctx context.Context, name string) error

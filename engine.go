@@ -28,7 +28,7 @@ type Engine interface {
 	// Stop asks the Guest to end, waits up to grace (zero: not at all), then destroys the
 	// Boot and frees its resources before it returns.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// List returns the running Boots, including those that an earlier process of this
+	// List returns the running Boots. It includes Boots that an earlier process of this
 	// Node started, so that a restarted Node can recover. Each listed Boot can be
 	// dialled.
 	List(ctx context.Context) ([]BootStatus, error)
@@ -143,8 +143,8 @@ type Fetcher interface {
 // on other hosts find them.
 type Replicator interface {
 	// FetchSaved makes the saved state name from the replica of the state from, which an
-	// Engine on any host saved for group. On error it leaves nothing. NotFound when there
-	// is no complete replica, otherwise the errors of Fetcher.HoldSaved and
+	// Engine on any host saved for group. On error it leaves nothing. NotFound when no
+	// complete replica exists, otherwise the errors of Fetcher.HoldSaved and
 	// Porter.ImportSaved.
 	FetchSaved(ctx context.Context, name, from, group string) (Saved, error)
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Code classifies a failure by what the caller can do about it. It is itself an error,
-// so that errors.Is(err, sandbox.NotFound) works through any wrapping.
+// A Code classifies a failure by the caller's remedy. It is itself an error, so that
+// errors.Is(err, sandbox.NotFound) works through any wrapping.
 type Code string
 
 const (
@@ -54,9 +54,9 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap makes errors.Is find the Code, and what the Cause is. The Code of an Error
-// among the causes is not found: a NotFound of a Boot, reported as Unavailable, is not a
-// NotFound of the Sandbox.
+// Unwrap makes errors.Is find the Code, the Cause and the errors that the Cause wraps.
+// It hides the Codes of Errors among these: a NotFound of a Boot, reported as
+// Unavailable, is not a NotFound of the Sandbox.
 func (e *Error) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Code}
@@ -75,7 +75,7 @@ func (c withoutCode) Is(target error) bool {
 	return !code && errors.Is(c.cause, target)
 }
 
-// As finds in the cause what errors.As looks for, if it is no Code.
+// As is errors.As on the cause, except that it never finds a Code.
 func (c withoutCode) As(target any) bool {
 	_, code := target.(*Code)
 	return !code && errors.As(c.cause, target)

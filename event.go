@@ -91,7 +91,7 @@ type Event struct {
 	Sandbox   string // ID
 	Name      string // of the Sandbox or Snapshot
 	Template  string
-	Snapshot  string // ID; for a Sandbox, the one that it started from or is paused in
+	Snapshot  string // ID; for a Sandbox, the Snapshot that it started from or is paused in
 	Parent    string // ID of the Sandbox that it was forked from, if its record still exists here
 	Build     string // ID of a Template's build
 	Operation string // as AuditEntry.Operation

@@ -12,8 +12,8 @@ import (
 )
 
 // Ingress controls access to the ports of a Sandbox from outside, in the form that
-// IngressRules.Ingress writes. Empty: everybody who knows the Sandbox's ID has access,
-// and requests are forwarded unchanged. Equal rules are equal strings.
+// IngressRules.Ingress writes. Empty: every client that knows the Sandbox's ID has
+// access, and requests are forwarded unchanged. Equal rules are equal strings.
 type Ingress string
 
 const (
@@ -43,9 +43,9 @@ type IngressRules struct {
 	// TLSPorts lists the ports that speak TLS inside. Their certificates are not
 	// verified, because the connection stays within this installation.
 	TLSPorts []uint16 `json:"tls_ports,omitempty"`
-	// OpenServices opens the Guest's services for E2B clients to everybody who knows the
-	// Sandbox's ID; otherwise they require its access token. It is set when a Sandbox is
-	// created and never changes.
+	// OpenServices opens the Guest's services for E2B clients to every client that
+	// knows the Sandbox's ID. Otherwise they require the Sandbox's access token. It is
+	// set when a Sandbox is created and never changes.
 	OpenServices bool `json:"open_services,omitempty"`
 }
 

@@ -65,7 +65,7 @@ func (k Key) Expired(at time.Time) bool { return !k.ExpiresAt.IsZero() && !at.Be
 // guessed, so no slower hash is needed.
 type KeyHash [sha256.Size]byte
 
-// The form of a secret is that of E2B's keys, which every E2B SDK accepts.
+// Secrets have the form of E2B's keys, because every E2B SDK accepts it.
 const (
 	keyPrefix = "e2b_"
 	keyBytes  = 20

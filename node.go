@@ -139,7 +139,8 @@ type NodeSaves interface {
 	ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error
 	ImportSaved(ctx context.Context, node string, tenant TenantID, snapshot, image string, r io.Reader) (Saved, error)
 	// FetchSaved makes a state from the replica of a state of any Node. NotFound when
-	// there is none, Unsupported where states are not replicated, Exhausted as above.
+	// no replica exists, Unsupported where states are not replicated, Exhausted as
+	// above.
 	FetchSaved(ctx context.Context, node string, r FetchRequest) (Saved, error)
 }
 
@@ -240,10 +241,11 @@ type PoolStats struct {
 // then the next Node is tried.
 type Placement interface {
 	// Place returns the names of a few Nodes to try, best first, for a Boot of an image
-	// (empty: any) and Shape. Exhausted when there are none.
+	// (empty: any) and Shape. Exhausted when no Node is available.
 	Place(ctx context.Context, image string, shape Shape) ([]string, error)
-	// PlaceElsewhere returns the name of another Node than node for such a Boot, which
-	// must have reported that it has room. Exhausted when there is none.
+	// PlaceElsewhere returns the name of another Node than node for such a Boot. That
+	// Node must have reported that it has room. Exhausted when no other Node has
+	// reported room.
 	PlaceElsewhere(ctx context.Context, image string, shape Shape, node string) (string, error)
 }
 

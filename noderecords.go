@@ -12,17 +12,18 @@ import (
 // The argument node is the name of the Node that asks. Between machines it is the name in
 // the Node's certificate.
 type NodeRecords interface {
-	// RenewLease is NodeStore.RenewLease. The record's Name is that of the Node that asks.
+	// RenewLease is NodeStore.RenewLease. The record's Name is the name of the Node
+	// that asks.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// LeaderOf is LeaderStore.LeaderOf.
 	LeaderOf(ctx context.Context, role string) (Leader, error)
-	// OwnerOf returns the owner of a state that the Node keeps. NotFound unless the state
-	// is that of a ready Snapshot on the Node.
+	// OwnerOf returns the owner of a state that the Node keeps. NotFound unless the
+	// state belongs to a ready Snapshot on the Node.
 	OwnerOf(ctx context.Context, node, snapshot string) (SavedOwner, error)
-	// NeedsImage returns a Snapshot of any Tenant, on any Node, that needs an image.
-	// NotFound when there is none. The Node that keeps the Templates gets its ID, Tenant
-	// and SandboxID alone; without an ID it stands for a Sandbox that has not ended. Other
-	// Nodes get the zero Snapshot.
+	// NeedsImage returns a Snapshot of any Tenant, on any Node, that needs an image. A
+	// Snapshot without an ID stands for a Sandbox that needs the image and has not
+	// ended. NotFound when neither exists. The Node that keeps the Templates gets only
+	// the ID, Tenant and SandboxID. Other Nodes get the zero Snapshot.
 	NeedsImage(ctx context.Context, node, image string) (Snapshot, error)
 	// SnapshotsOfBuild returns the number of Snapshots of all Tenants, on all Nodes, whose
 	// memory only that build of the Engine restores.
@@ -38,9 +39,9 @@ type NodeRecords interface {
 // copies of a Tenant at the same time use one key. They are sealed with a key that the Store
 // does not have.
 type CopyKeyStore interface {
-	// KeepCopyKey returns the sealed key of the copies whose Blobs begin with prefix. It
-	// keeps sealed if there is none yet. Invalid unless CheckCopyKey accepts both,
-	// Exhausted when there are MaxCopyKeys.
+	// KeepCopyKey returns the sealed key of the copies whose Blobs begin with prefix.
+	// If the Store has none yet, it stores sealed and returns it. Invalid unless
+	// CheckCopyKey accepts both, Exhausted when the Store has MaxCopyKeys.
 	KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error)
 }
 

@@ -19,7 +19,7 @@ type Quota struct {
 	CPUs        float64 `json:"cpus,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	DiskBytes   int64   `json:"disk_bytes,omitempty"`
-	// CreatesPerMinute includes Sandboxes that have ended, but not those with
+	// CreatesPerMinute includes Sandboxes that have ended. It excludes Sandboxes with
 	// CauseRefused: request rate limits bound refused creates.
 	CreatesPerMinute int64 `json:"creates_per_minute,omitempty"`
 	// SessionLength bounds each run of a Sandbox, from its start or resume; then its
@@ -123,7 +123,7 @@ func (q Quota) AdmitTemplate(used, size int64) error {
 }
 
 // mebibytes formats n bytes in MiB with two decimals, so that nearly equal sizes can be
-// told apart.
+// distinguished.
 func mebibytes(n int64) string {
 	return strconv.FormatFloat(math.Round(float64(n)/(1<<20)*100)/100, 'f', -1, 64) + " MiB"
 }

@@ -65,8 +65,9 @@ func (r Role) Above(other Role) bool {
 	return slices.Index(Roles(), r) > slices.Index(Roles(), other)
 }
 
-// Gives reports whether a holder of r may assign the Role other. Nobody may assign a Role
-// above their own; only admins and higher may assign a Role below their own.
+// Gives reports whether a holder of r may assign the Role other. Every holder may
+// assign their own Role. Admins and higher may also assign the Roles below their own. A
+// Role above the holder's own can never be assigned.
 func (r Role) Gives(other Role) bool {
 	if !r.Valid() || !other.Valid() {
 		return false

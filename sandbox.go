@@ -17,7 +17,7 @@ const (
 	Paused   State = "paused"   // has no Boot, only its Snapshot
 	Resuming State = "resuming" // a Boot starts from its Snapshot
 	Stopping State = "stopping" // its end is recorded; its Boot may still exist
-	Ended    State = "ended"    // final; only the Certificate remains
+	Ended    State = "ended"    // final; only the TerminationRecord remains
 )
 
 // follows maps each State to the States that may follow it. Ended is final.
@@ -83,9 +83,9 @@ const (
 	CauseSuspended  Cause = "suspended"   // its Tenant was suspended and the Sandbox could not be paused
 )
 
-// Certificate records how a Sandbox ended. It is kept for CertificateLife, or for
+// TerminationRecord records how a Sandbox ended. It is kept for TerminationRecordLife, or for
 // RefusedLife with CauseRefused.
-type Certificate struct {
+type TerminationRecord struct {
 	Cause Cause
 	At    time.Time
 	// OutputTail is the last output of its Processes that the host saw: valid UTF-8, at
@@ -93,7 +93,7 @@ type Certificate struct {
 	OutputTail string
 }
 
-// MaxOutputTail bounds Certificate.OutputTail, in bytes.
+// MaxOutputTail bounds TerminationRecord.OutputTail, in bytes.
 const MaxOutputTail = 4 << 10
 
 // KeepTail appends output to kept and returns the last MaxOutputTail bytes of
@@ -125,8 +125,8 @@ func TailText(kept []byte) string {
 }
 
 const (
-	// CertificateLife is how long an ended Sandbox can still be read.
-	CertificateLife = 7 * 24 * time.Hour
+	// TerminationRecordLife is how long an ended Sandbox can still be read.
+	TerminationRecordLife = 7 * 24 * time.Hour
 	// RefusedLife is the same for a Sandbox that ended with CauseRefused. It is short
 	// because no quota bounds their number.
 	RefusedLife = time.Hour
@@ -192,8 +192,8 @@ type Sandbox struct {
 	// future. Zero: now. It is not stored.
 	MeteredAt time.Time
 
-	Ended   *Certificate // nil until its end is recorded
-	Version int64        // of the record; a write passes the version that it read
+	Ended   *TerminationRecord // nil until its end is recorded
+	Version int64              // of the record; a write passes the version that it read
 }
 
 // To moves s to state, or returns Conflict and leaves s unchanged.

@@ -132,7 +132,7 @@ type SecretStore interface {
 	InsertSecret(ctx context.Context, s Secret) (Secret, error)
 	// UpdateSecret writes Description, Metadata, Hosts, ValueVersion, Sealed and
 	// UpdatedAt of s if its stored version is s.Version, and returns it with the next
-	// version; Conflict otherwise, NotFound if there is no record.
+	// version. Conflict otherwise, NotFound if no record exists.
 	UpdateSecret(ctx context.Context, s Secret) (Secret, error)
 	// SecretByName returns a Tenant's Secret; NotFound when the name is unknown.
 	SecretByName(ctx context.Context, tenant TenantID, name string) (Secret, error)

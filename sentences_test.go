@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// sentences finds the texts of errors, help and descriptions in shipped code: strings of
-// two words and more outside of tests, suites of ports and benches. Queries and scripts
-// are no sentences.
-func sentences(t *testing.T) map[string]string {
+// sentences finds the texts of shipped code, by their positions: those of errors, help and
+// descriptions, which are strings of two words and more, and comments. Tests, suites of
+// ports and benches are left out. Queries and scripts are no sentences.
+func sentences(t *testing.T) (texts, comments map[string]string) {
 	t.Helper()
-	found := map[string]string{}
+	texts, comments = map[string]string{}, map[string]string{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -31,7 +31,7 @@ func sentences(t *testing.T) map[string]string {
 			return nil
 		}
 		files := token.NewFileSet()
-		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution|parser.ParseComments)
 		if err != nil {
 			return err
 		}
@@ -41,17 +41,20 @@ func sentences(t *testing.T) map[string]string {
 				return false
 			case *ast.BasicLit:
 				if text, ok := literal(n); ok && strings.Contains(strings.TrimSpace(text), " ") && !notProse.MatchString(text) {
-					found[files.Position(n.Pos()).String()] = text
+					texts[files.Position(n.Pos()).String()] = text
 				}
 			}
 			return true
 		})
+		for _, group := range file.Comments {
+			comments[files.Position(group.Pos()).String()] = strings.Join(strings.Fields(group.Text()), " ")
+		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found
+	return texts, comments
 }
 
 var (
@@ -82,12 +85,18 @@ var asking = regexp.MustCompile(`(?i)\b(says?|shows?|knows?|decides?|sees?|who d
 // quoted is code, which means itself.
 var quoted = regexp.MustCompile("`[^`]*`")
 
-// A sentence that a user reads names its subject, by the word of the field.
+// A sentence that a user or a newcomer reads names its subject, by the word of the field.
 func TestSentences(t *testing.T) {
-	texts := sentences(t)
-	if len(texts) < 2500 {
-		t.Fatalf("only %d texts were found", len(texts))
+	texts, comments := sentences(t)
+	if len(texts) < 2500 || len(comments) < 8000 {
+		t.Fatalf("only %d texts and %d comments were found", len(texts), len(comments))
 	}
+	plain(t, texts)
+	plain(t, comments)
+}
+
+func plain(t *testing.T, texts map[string]string) {
+	t.Helper()
 	for at, text := range texts {
 		text = asking.ReplaceAllString(quoted.ReplaceAllString(text, ""), "")
 		for _, doubt := range doubts {

@@ -123,7 +123,7 @@ type Sandboxes interface {
 // Sandboxes apply.
 type SandboxReader interface {
 	// Get returns a Sandbox by ID or name. An ended Sandbox is found by ID while its
-	// Certificate is kept.
+	// TerminationRecord is kept.
 	Get(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
 	// Settled is Get, but first waits for a create, pause or resume in progress.
 	Settled(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
@@ -149,7 +149,8 @@ type Lifecycle interface {
 	// Pause saves a running Sandbox and frees its Boot. It returns the paused record once
 	// the state is safe on disk; it completes even if the client disconnects earlier. A
 	// paused Sandbox is returned unchanged. If saving fails, the Sandbox keeps running.
-	// Unsupported when the Engine cannot pause, Exhausted when there is no room.
+	// Unsupported when the Engine cannot pause, Exhausted when the host lacks disk
+	// space or memory for the state.
 	Pause(ctx context.Context, tenant TenantID, idOrName string, filesOnly bool) (Sandbox, error)
 	// Resume resumes a paused Sandbox and returns it once it runs. A running Sandbox is
 	// returned unchanged. Concurrent calls share one resume and its result. If the resume

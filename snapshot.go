@@ -223,10 +223,11 @@ type SnapshotRecords interface {
 // still need.
 type SnapshotNeeds interface {
 	// SnapshotOfImage returns the newest Snapshot of any Tenant that needs an image and
-	// is neither a layer nor being deleted; NotFound when there is none.
+	// is neither a layer nor being deleted. NotFound when no such Snapshot exists.
 	SnapshotOfImage(ctx context.Context, image string) (Snapshot, error)
 	// SnapshotOfBuild returns some Snapshot of any Tenant that is not being deleted and
-	// whose memory only that build of the Engine restores; NotFound when there is none.
+	// whose memory only that build of the Engine restores. NotFound when no such
+	// Snapshot exists.
 	SnapshotOfBuild(ctx context.Context, build string) (Snapshot, error)
 	// SnapshotBuilds returns the number of Snapshots of all Tenants that SnapshotOfBuild
 	// would match, by Engine build.

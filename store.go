@@ -58,10 +58,10 @@ type SandboxStore interface {
 	// is not a ready one of the Tenant. Exceeding the Tenant's Quota is Exhausted;
 	// concurrent inserts cannot exceed it.
 	InsertSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
-	// UpdateSandbox writes s if its stored version is s.Version, and returns it with the
-	// next version; Conflict otherwise, NotFound if there is no record. Tenant, ID and
-	// CreatedAt never change. It is also a Conflict if s pauses in or resumes from a
-	// Snapshot that is not a ready one of the Tenant.
+	// UpdateSandbox writes s if its stored version is s.Version, and returns it with
+	// the next version. Conflict otherwise, NotFound if no record exists. Tenant, ID
+	// and CreatedAt never change. It is also a Conflict if s pauses in or resumes from
+	// a Snapshot that is not a ready one of the Tenant.
 	UpdateSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
 	// SandboxesNotEnded returns all Tenants' Sandboxes that have not ended, for
 	// reconciling.
@@ -70,11 +70,11 @@ type SandboxStore interface {
 	// whose Deadline is at or before now, earliest first.
 	SandboxesDue(ctx context.Context, now time.Time, limit int) ([]Sandbox, error)
 	// NextDeadline returns the earliest Deadline of a Sandbox that is neither Ended nor
-	// Stopping; false when there is none.
+	// Stopping; false when no such Sandbox exists.
 	NextDeadline(ctx context.Context) (time.Time, bool, error)
-	// DeleteEnded removes Sandboxes that ended before the given time, and those with
-	// CauseRefused that ended before refused. It returns their number. It does not block
-	// other writes while it removes many.
+	// DeleteEnded removes Sandboxes that ended before the given time. It also removes
+	// Sandboxes with CauseRefused that ended before refused. It returns the number of
+	// removed Sandboxes. It does not block other writes while it removes many.
 	DeleteEnded(ctx context.Context, before, refused time.Time) (int, error)
 }
 
@@ -82,8 +82,8 @@ type SandboxStore interface {
 type SandboxRecords interface {
 	// SandboxByID returns the record of any Tenant; callers check Tenant.
 	SandboxByID(ctx context.Context, id string) (Sandbox, error)
-	// SandboxesByID returns the records of any Tenant, in any order, without those that
-	// there are not. Up to 4096 IDs can be asked for.
+	// SandboxesByID returns the records of any Tenant with these IDs, in any order. It
+	// skips IDs without a record. At most 4096 IDs are allowed.
 	SandboxesByID(ctx context.Context, ids []string) ([]Sandbox, error)
 	// SandboxByName returns the Tenant's Sandbox of that name that has not
 	// ended.
@@ -99,8 +99,8 @@ type KeyStore interface {
 	// InsertKey adds a Key; Conflict when its ID is known, Exhausted when the Tenant has
 	// MaxKeys. It also removes Keys that expired KeyMemory before k's CreatedAt.
 	InsertKey(ctx context.Context, k Key) error
-	// KeyByHash returns the Key whose current or previous secret has this hash, valid or
-	// not; NotFound when there is none.
+	// KeyByHash returns the Key whose current or previous secret has this hash, valid
+	// or not. NotFound when no such Key exists.
 	KeyByHash(ctx context.Context, hash KeyHash) (Key, error)
 	// Keys returns a Tenant's Keys, newest first, at most MaxKeys.
 	Keys(ctx context.Context, tenant TenantID) ([]Key, error)

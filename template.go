@@ -34,7 +34,8 @@ type Template struct {
 // is being built.
 var ErrBeingBuilt = errors.New("being built for the first time")
 
-// NoSuchTemplate reports whether err is that there is no such Template, or none yet.
+// NoSuchTemplate reports whether err says that a Template does not exist, or has no
+// version yet.
 func NoSuchTemplate(err error) bool {
 	return errors.Is(err, NotFound) || errors.Is(err, ErrBeingBuilt)
 }
@@ -87,8 +88,9 @@ type TemplateRequest struct {
 	// removes nothing from it.
 	Whole bool
 	// Base is the Template to which the archive is a diff. The archive begins with a file
-	// that lists all present paths, each ended by a zero byte. The new and changed files
-	// follow, and those with special permissions. Empty: the archive is complete.
+	// that lists all present paths, each ended by a zero byte. The new and changed
+	// files follow, and all files with special permissions. Empty: the archive is
+	// complete.
 	Base     string
 	Defaults TemplateDefaults
 	Build    string // see Template.Build
@@ -194,8 +196,8 @@ type TemplateBuilds interface {
 	BuildLog(ctx context.Context, tenant TenantID, id string, from int64, follow bool, each func(BuildLine) error) error
 }
 
-// BuildRecord is what the gateways of an installation tell each other about a build that
-// one of them runs.
+// BuildRecord shares the state of one gateway's build with the other gateways of the
+// installation.
 type BuildRecord struct {
 	ID     string
 	Tenant TenantID
@@ -219,9 +221,9 @@ const (
 	RecordOver    BuildRecordState = "over"
 )
 
-// BuildRecords keeps the builds of all gateways of an installation. Records that nobody has
-// written for 30 days may be gone. A build of another Tenant is NotFound. Methods are safe
-// for concurrent use.
+// BuildRecords keeps the builds of all gateways of an installation. Records that were
+// last written more than 30 days ago may be deleted. A build of another Tenant is
+// NotFound. Methods are safe for concurrent use.
 type BuildRecords interface {
 	// PutBuildRecord adds or replaces a record, without its Cancel.
 	PutBuildRecord(ctx context.Context, r BuildRecord) error
@@ -287,10 +289,11 @@ type TemplateImages interface {
 	// closes the image. A read fails when fewer bytes come. NotFound when the version has
 	// no image here.
 	OpenImage(ctx context.Context, version string) (image io.ReadCloser, bytes int64, err error)
-	// StoreImage stores image, of that many bytes, as that of a version, and reads it to
-	// its end. It is Invalid when image has another size or hash, and Exhausted when the
-	// disk has no room; then nothing is left of it. It does nothing, and reads nothing, if
-	// the version has an image already. It gets no name, so no quota counts it.
+	// StoreImage stores image as the image of a version, and reads it to its end. bytes
+	// is its size. Invalid when image has another size or hash, Exhausted when the disk
+	// has no room. On these errors nothing is left of the image. StoreImage does
+	// nothing, and reads nothing, if the version has an image already. The image gets
+	// no name, so no quota counts it.
 	StoreImage(ctx context.Context, version string, bytes int64, image io.Reader) error
 	// MissingImages returns the versions that have no image here, in the order of
 	// versions.

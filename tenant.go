@@ -9,8 +9,8 @@ import (
 )
 
 // TenantID identifies the owner of resources and bounds their visibility. It is opaque,
-// at most MaxTenantID bytes, and never empty for an authenticated caller. "a/b" is a user
-// for whom the Tenant "a" vouches.
+// at most MaxTenantID bytes, and never empty for an authenticated caller. "a/b" is a
+// user that the Tenant "a" vouches for.
 type TenantID string
 
 const (
@@ -176,18 +176,19 @@ type TenantStore interface {
 	// NoteTenants adds missing records, and sets the Parent of records that have none. It
 	// changes nothing else.
 	NoteTenants(ctx context.Context, all []Tenant) error
-	// TenantByID returns a record; NotFound when there is none.
+	// TenantByID returns a record. NotFound if no record exists.
 	TenantByID(ctx context.Context, id TenantID) (Tenant, error)
 	// ListTenants returns a page. A malformed Cursor and a Limit out of bounds are
 	// Invalid.
 	ListTenants(ctx context.Context, query TenantQuery) (TenantPage, error)
-	// ChangeTenant changes a record and returns it before and after; NotFound when
-	// there is none.
+	// ChangeTenant changes a record and returns it before and after. NotFound if no
+	// record exists.
 	ChangeTenant(ctx context.Context, id TenantID, change TenantChange, at time.Time) (before, after Tenant, err error)
 	// DeleteTenant removes a record with the Tenant's Users, Keys, Secrets, Quota and
-	// SigningKey. NotFound when there is none. Conflict, naming what is left, when the
-	// Tenant has Sandboxes that have not ended, Snapshots other than layers, Volumes, or
-	// Tenants below it. Records with a retention time stay until it passes.
+	// SigningKey. NotFound if no record exists. Conflict when the Tenant has Sandboxes
+	// that have not ended, Snapshots other than layers, Volumes, or Tenants below it;
+	// the error gives their numbers. Records with a retention time stay until it
+	// passes.
 	DeleteTenant(ctx context.Context, id TenantID) error
 	// Suspensions returns the current Suspensions.
 	Suspensions(ctx context.Context) (Suspensions, error)

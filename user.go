@@ -77,8 +77,8 @@ func (u User) Role() Role { return cmp.Or(u.Given, u.TokenRole) }
 // Owns reports whether the User is active and has at least RoleOwner.
 func (u User) Owns() bool { return u.State == UserActive && !RoleOwner.Above(u.Role()) }
 
-// Decided returns u with DecidedBy set, after somebody with the Role by changed before to
-// u.
+// Decided returns u with DecidedBy set, after a person with the Role by changed the
+// record from before to u.
 func (u User) Decided(before User, by Role) User {
 	open := before.Given == "" && before.State != UserSuspended && before.State != UserRemoved
 	switch {
@@ -92,9 +92,9 @@ func (u User) Decided(before User, by Role) User {
 	return u
 }
 
-// WithTokenRole returns u after a token with the Role said. Decisions made only by people below
-// that Role lapse: nobody can suspend, remove or demote a person above them, even if that
-// Role was not known at the time.
+// WithTokenRole returns u after a token with the Role said. Decisions made only by
+// people below that Role lapse. So people cannot suspend, remove or demote a person
+// above them, even if that person's Role was not known at the time.
 func (u User) WithTokenRole(said Role) User {
 	if u.DecidedBy != "" && said.Above(u.DecidedBy) {
 		u.Given, u.State, u.DecidedBy = "", UserActive, ""
@@ -102,8 +102,9 @@ func (u User) WithTokenRole(said Role) User {
 	return u
 }
 
-// Admit returns the Identity of who as this User, or an error if the User has no access.
-// The zero User stands for a person without a record.
+// Admit applies this User to the Identity who. It returns who, with the Role Given
+// where that overrides the Role of the token or Key, or an error if the User has no
+// access. The zero User stands for a person without a record.
 func (u User) Admit(who Identity) (Identity, error) {
 	if who.Profile != nil { // a token, not a Key
 		u = u.WithTokenRole(who.Role)
@@ -208,17 +209,17 @@ type UserStore interface {
 	// a record, unless that is UserRemoved and u has its Version. Exhausted when the
 	// Tenant has MaxUsers and none can be evicted.
 	InsertUser(ctx context.Context, u User) (User, error)
-	// NoteUsers adds missing records while there is room. In existing records it moves
-	// SeenAt forward, sets Said and any non-empty Name and Email, and applies User.Told.
-	// It does not change a User who is still removed after Told.
+	// NoteUsers adds missing records while there is room. To existing records it
+	// applies User.WithTokenRole. Unless the User is then still removed, it also moves
+	// SeenAt forward, and sets TokenRole and any non-empty Name and Email.
 	NoteUsers(ctx context.Context, all []User) error
-	// UserByID returns a record, also of a removed User; NotFound when there is none.
+	// UserByID returns a record, also of a removed User. NotFound if no record exists.
 	UserByID(ctx context.Context, tenant TenantID, id string) (User, error)
 	// ListUsers returns a page. A malformed Cursor and a Limit out of bounds are Invalid.
 	ListUsers(ctx context.Context, tenant TenantID, query UserQuery) (UserPage, error)
 	// UpdateUser writes Name, Email, Given, State and DecidedBy if the stored Version is
-	// u's, and returns u with the next one; Conflict otherwise, NotFound when there is no
-	// record. With keepOwner it returns ErrLastOwner instead of taking the last owner
+	// u's, and returns u with the next one. Conflict otherwise, NotFound if no record
+	// exists. With keepOwner it returns ErrLastOwner instead of taking the last owner
 	// from a Tenant. It deletes the Keys of a User who becomes UserRemoved.
 	UpdateUser(ctx context.Context, u User, keepOwner bool) (User, error)
 	// UsersChanged returns a number that changes with each write, by any process, but

@@ -56,7 +56,7 @@ type NodeDetails struct {
 	// Lost: it does not answer, and nothing runs on it any more, as an operator says.
 	Lost  bool   `json:"lost"`
 	Pools []Pool `json:"pools"`
-	// Records counts what is on the node, by the records of the installation.
+	// Records counts the objects of the node in the records of the installation.
 	Records NodeRecords `json:"records"`
 }
 

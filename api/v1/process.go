@@ -53,7 +53,7 @@ type TerminalSize struct {
 	Rows int `json:"rows"`
 }
 
-// Processes are the running processes of a sandbox and the ones that ended last,
+// Processes are the running processes of a sandbox and the processes that ended last,
 // oldest first.
 type Processes struct {
 	Processes []Process `json:"processes"`

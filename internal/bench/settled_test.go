@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A disk that comes to rest is waited for, and one that does not is measured all
-// the same.
+// settled waits for a disk to become idle. It returns the last value if the disk stays
+// busy.
 func TestSettled(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

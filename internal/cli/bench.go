@@ -144,8 +144,8 @@ func (a *app) bench(cmd *cobra.Command, run bench.Run, plan bench.Plan) error {
 	return reportOf(cmd, run, run.Measure(cmd.Context(), meter.Parts(plan)))
 }
 
-// reportOf prints what was measured, and returns failed. It prints nothing after an
-// interruption.
+// reportOf prints the report of a benchmark run, and returns failed. It prints nothing
+// after an interruption.
 func reportOf(cmd *cobra.Command, run bench.Run, failed error) error {
 	if cmd.Context().Err() != nil || len(run.Report.Parts) == 0 {
 		return failed

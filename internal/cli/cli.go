@@ -183,7 +183,8 @@ func Strict(root *cobra.Command) {
 	}
 	if !root.Runnable() {
 		root.Args, root.RunE = cobra.ArbitraryArgs, chosenBelow
-		// It runs only to report this; its usage is that of a command group.
+		// RunE only reports an unknown subcommand. So the usage text omits the line for
+		// running the group itself.
 		root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if not .HasAvailableSubCommands}}", 1))
 		return
 	}

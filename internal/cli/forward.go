@@ -42,7 +42,7 @@ func (f *forwards) Set(text string) error {
 // forwardPorts forwards connections from local ports into a sandbox, until the
 // command is interrupted.
 func forwardPorts(cmd *cobra.Command, c *client.Client, id, address string, all forwards) error {
-	s, err := c.Get(cmd.Context(), id) // reports an error before anybody connects
+	s, err := c.Get(cmd.Context(), id) // reports an error before the first connection
 	if err != nil {
 		return err
 	}

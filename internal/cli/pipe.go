@@ -214,9 +214,9 @@ func (l *line) receive(ctx context.Context) (*v1.Process, error) {
 	}
 }
 
-// failed returns the server's error of an event as told, and as err if it ends the
-// command. Conflict and Unavailable do not end it: the events of the program report
-// its end.
+// failed returns the error that the server sent in an event. The second result is the
+// same error if it ends the command, and nil otherwise. Conflict and Unavailable do not
+// end it: the events of the program report its end.
 func (l *line) failed(e client.AttachEvent) (told, err error) {
 	if e.Error == nil {
 		return nil, nil

@@ -13,7 +13,7 @@ import (
 // maxACMEHosts bounds the certificates to request.
 const maxACMEHosts = 20
 
-// ACME configures automatic certificates; without Hosts there are none.
+// ACME configures automatic certificates. Without Hosts, the server requests none.
 type ACME struct {
 	Hosts     []string
 	Email     string // contact for the authority; may be empty

@@ -22,7 +22,8 @@ type Client struct {
 	// given explicitly.
 	UserID string
 	ByUser bool
-	// Version is the version of the program, which sets it itself; servers are told it.
+	// Version is the version of the client program. The program sets it, and sends it
+	// to servers.
 	Version string
 }
 
@@ -107,7 +108,7 @@ func LoadClient(flags map[string]string, getenv func(string) string) (Client, er
 	return c, nil
 }
 
-// CheckKey returns an error with advice if a server needs a key and there is none.
+// CheckKey returns an error with advice if the server needs a key and c has none.
 func (c Client) CheckKey() error {
 	u, err := url.Parse(c.URL)
 	if err == nil && c.Key == "" && !loopback(strings.ToLower(u.Hostname())) {

@@ -591,8 +591,8 @@ func parseDays(v string) (time.Duration, error) {
 	return time.Duration(n) * day, nil
 }
 
-// maxPool is far beyond what one machine can park; it stops a typing error from starting
-// thousands.
+// maxPool bounds the size of a Pool. It is far above the number of Boots that one
+// machine can park, and rejects a mistyped size.
 const maxPool = 10_000
 
 // maxPrewarmed bounds pre-warmed sentries.

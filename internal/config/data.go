@@ -27,8 +27,8 @@ func Address(flags map[string]string, getenv func(string) string) (string, error
 	return c.Addr, err
 }
 
-// checkDatabase refuses what is no address of a PostgreSQL database. Its errors hold no
-// password.
+// checkDatabase returns an error unless address has the form of a PostgreSQL database's
+// address. The error holds no password.
 func checkDatabase(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || strings.Trim(u.Path, "/") == "" {

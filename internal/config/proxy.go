@@ -14,7 +14,7 @@ const upstreamProxy = "CLOUD_SANDBOX_UPSTREAM_PROXY"
 // ExportProxy returns the upstream proxy, by the same rules as Load; nil: none. It also
 // exports it to this process and its children (apt, npm, debootstrap) as http_proxy and
 // https_proxy, unless the operator has set these. http.ProxyFromEnvironment may have
-// cached them before; the requests of builds read them anew.
+// cached these variables before; the requests of builds read their current values.
 func ExportProxy(getenv func(string) string) (*upstream.Proxy, error) {
 	text := getenv(upstreamProxy)
 	if text == "" {

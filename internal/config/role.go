@@ -129,7 +129,7 @@ func (c *Config) checkServices() error {
 type addressOf struct{ name, url string }
 
 // SessionManagerURLs are the addresses in SessionManagerURL. A Node asks the session
-// managers there which of them leads, and whatever it needs of the records.
+// managers there which of them leads, and for all records that it needs.
 func (c *Config) SessionManagerURLs() []string {
 	if c.SessionManagerURL == "" {
 		return nil
@@ -137,8 +137,9 @@ func (c *Config) SessionManagerURLs() []string {
 	return strings.Split(c.SessionManagerURL, ",")
 }
 
-// KeepsTemplates reports whether the Templates are in the data folder of a Node: those of
-// the installation, or of this machine.
+// KeepsTemplates reports whether the process uses the Templates in the data folder of
+// its own machine. If TemplatesURL is empty, they are the Templates of this machine. If
+// it names this Node, they are the Templates of the whole installation.
 func (c *Config) KeepsTemplates() bool {
 	return c.TemplatesURL == "" || c.Role == RoleNode && c.TemplatesURL == c.NodeURL
 }

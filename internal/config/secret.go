@@ -85,7 +85,8 @@ type secretOf struct {
 	file string // of NAME_FILE
 }
 
-// checkSecretFiles refuses secrets that are too short, and those that are set twice.
+// checkSecretFiles returns an error for secrets that are too short, or set both by a
+// variable and by a file.
 func (c *Config) checkSecretFiles() error {
 	var errs []error
 	for _, s := range c.secretFiles() {
@@ -106,8 +107,8 @@ func (s secretOf) check(name string) error {
 	return nil
 }
 
-// ReadSecrets fills in the secrets whose files are configured, of those that the
-// process's role needs. It runs as the server's user, who must be able to read the files.
+// ReadSecrets reads the configured files of the secrets that the process's role needs.
+// It runs as the server's user, who must be able to read the files.
 func (c *Config) ReadSecrets() error {
 	for _, s := range c.secretFiles() {
 		if s.file == "" || !c.needs(s.env) {
@@ -142,8 +143,10 @@ func (c *Config) needs(env string) bool {
 	return c.Role == "" || c.Role == RoleGateway || c.Role == RoleSessionManager
 }
 
-// NeedsGuests reports whether the process's role derives what guests and links trust, and
-// opens Tenants' secrets for them. Nodes only carry it, and schedulers never see it.
+// NeedsGuests reports whether the process's role has the guest seed and can open
+// Tenants' secrets. The role derives the tokens and certificate authorities of guests
+// and links from the seed. Nodes only pass the results on, and schedulers never see
+// them.
 func (c *Config) NeedsGuests() bool { return c.needs("CLOUD_SANDBOX_GUEST_SEED") }
 
 // readSecretFile reads a file without the line break that editors end it with.

@@ -68,7 +68,8 @@ func Identity(path string) (string, error) {
 	return id, Write(path, []byte(id+"\n"), 0o600)
 }
 
-// KeptIdentity is Identity without making one: empty if there is none.
+// KeptIdentity is Identity without making one: it returns an empty text if the file
+// does not exist.
 func KeptIdentity(path string) (string, error) {
 	kept, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

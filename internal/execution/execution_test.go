@@ -141,7 +141,7 @@ func TestSandboxEndsDuringARun(t *testing.T) {
 				go func() { // the word of it comes later than the broken connection
 					time.Sleep(time.Second)
 					one.change(func(s *sandbox.Sandbox) {
-						s.State, s.Ended, s.Boot.ID = sandbox.Ended, &sandbox.Certificate{Cause: cause, At: time.Now()}, ""
+						s.State, s.Ended, s.Boot.ID = sandbox.Ended, &sandbox.TerminationRecord{Cause: cause, At: time.Now()}, ""
 					})
 				}()
 				return RunEnd{}, errBroken
@@ -170,7 +170,7 @@ func TestBrokenConnection(t *testing.T) {
 		one := newOne()
 		g := &scripted{run: func(context.Context, RunRequest, func(RunEvent) error) (RunEnd, error) {
 			one.change(func(s *sandbox.Sandbox) {
-				s.State, s.Ended = sandbox.Stopping, &sandbox.Certificate{Cause: sandbox.CauseDeadline, At: time.Now()}
+				s.State, s.Ended = sandbox.Stopping, &sandbox.TerminationRecord{Cause: sandbox.CauseDeadline, At: time.Now()}
 			})
 			return RunEnd{}, errBroken
 		}}

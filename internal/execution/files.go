@@ -60,7 +60,7 @@ type FileSelection struct {
 	Path     string
 	Globs    []string // at least one must match, and none with the prefix "!"
 	Hidden   bool     // also names that begin with a dot
-	NoIgnore bool     // also what .gitignore and .ignore exclude
+	NoIgnore bool     // also files that .gitignore and .ignore exclude
 }
 
 // Bounds of a search.

@@ -139,7 +139,7 @@ type RunEvent struct {
 
 // RunEnd describes the end of a program, as the Guest claims.
 type RunEnd struct {
-	Status   Status // StatusOK when it exited by itself, whatever its code; StatusError when it did not start
+	Status   Status // StatusOK when it exited by itself, with any code; StatusError when it did not start
 	ExitCode int    // when it exited by itself
 	Signal   int    // that ended it, with StatusKilled and others; 0: none
 	Message  string // may be empty

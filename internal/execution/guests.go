@@ -58,11 +58,11 @@ func NewGuests(sandboxes waker, nodes sandbox.BootDialer, newGuest NewGuest) *Gu
 	}
 }
 
-// Open returns a Tenant's running Sandbox and the client of its Guest. A Sandbox that is
-// paused, or about to be, is resumed first, unless it is to stay paused. The Sandbox
-// counts as used until ctx ends, so ctx must be that of one request. Open returns
-// NotFound for a Sandbox that is absent or another Tenant's and Conflict for one that is
-// not running.
+// Open returns a Tenant's running Sandbox and the client of its Guest. A Sandbox that
+// is paused, or about to be, is resumed first, unless it is to stay paused. The Sandbox
+// counts as used until ctx ends, so ctx must be the context of one request. Open
+// returns NotFound for a Sandbox that is absent or another Tenant's and Conflict for
+// one that is not running.
 func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, Guest, error) {
 	sb, err := g.sandboxes.Get(ctx, tenant, idOrName)
 	if err != nil {

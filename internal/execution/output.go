@@ -132,8 +132,8 @@ func CutCharacter(b []byte) int {
 	return 0
 }
 
-// Bounds of the values that a Result keeps of an execution in a context, whatever the
-// Guest sends.
+// Bounds of the values that a Result keeps of an execution in a context. They hold even
+// if the Guest sends more.
 const (
 	maxValues     = 256
 	maxValueBytes = 32 << 20

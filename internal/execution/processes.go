@@ -34,7 +34,7 @@ const (
 // Processes starts, lists and ends the Processes in a Guest. They are named by IDs of the
 // form guestProcessID or by names. All answers are the Guest's claims, within bounds.
 //
-// Errors are those of Guest: NotFound for a Process that is absent or no longer kept,
+// Errors are as in Guest: NotFound for a Process that is absent or no longer kept,
 // Conflict if its state does not allow the call.
 type Processes interface {
 	// StartProcess starts a Process and waits for its end for at most req.Wait.
@@ -594,8 +594,9 @@ func (s *Service) AbandonProcess(ctx context.Context, tenant sandbox.TenantID, r
 	return s.broken(ctx, sb, guest.AbandonProcess(ctx, id, after))
 }
 
-// EndExecution ends the execution that was started with an idempotency key in a Sandbox,
-// and returns it after that. NotFound when there is none.
+// EndExecution ends the execution that was started with an idempotency key in a
+// Sandbox, and returns it after that. NotFound when no execution was started with the
+// key.
 func (s *Service) EndExecution(ctx context.Context, tenant sandbox.TenantID, idOrName, key string) (Process, error) {
 	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
 	if err != nil {

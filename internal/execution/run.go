@@ -94,7 +94,7 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	return res, nil
 }
 
-// longest bounds the execution's duration, whatever its Guest claims.
+// longest bounds the execution's duration, regardless of its Guest's claim.
 func (f *following) longest() time.Duration {
 	if f.req.Timeout > 0 {
 		return MaxTimeout + guardTime

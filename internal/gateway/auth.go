@@ -74,9 +74,10 @@ func NewTokens(secret []byte, now func() time.Time) (*Tokens, error) {
 	}, nil
 }
 
-// Mint returns a token for who and the time at which it expires, life from now. life
-// must be in (0, 366 days], zero means TokenLife. Mint returns Invalid for an Identity
-// without a Tenant, with a Tenant of more than 128 bytes or with an unknown Role.
+// Mint returns a token for an Identity and the time at which it expires, life from now.
+// life must be in (0, 366 days], zero means TokenLife. Mint returns Invalid for an
+// Identity without a Tenant, with a Tenant of more than 128 bytes or with an unknown
+// Role.
 func (t *Tokens) Mint(who sandbox.Identity, life time.Duration) (token string, expires time.Time, err error) {
 	if life == 0 {
 		life = TokenLife

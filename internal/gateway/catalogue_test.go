@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +203,29 @@ func TestAuditNamesThePath(t *testing.T) {
 		at.Path = strings.NewReplacer("{id}", "i1", "{user}", "u1", "{template}", "t1", "{part}", "p1").Replace(rt.Path)
 		if e := f.AuditOf(func() { f.ask(at, without[rt.Op.Scope]) }); e.Target != want || e.Code != "denied" {
 			t.Errorf("%s %s is recorded as %+v, not with the target %s", rt.Method, rt.Path, e, want)
+		}
+	}
+}
+
+// A function takes and gives what its row says. Its own type may embed that of the row,
+// for a part of the request or the answer that is outside of the JSON.
+func TestRowsHaveTheTypesOfTheirFunctions(t *testing.T) {
+	t.Parallel()
+	is := func(have reflect.Type, row any) bool {
+		want := reflect.TypeOf(row)
+		if want == nil || have == want {
+			return true
+		}
+		return have.Kind() == reflect.Struct && slices.ContainsFunc(reflect.VisibleFields(have), func(f reflect.StructField) bool {
+			return f.Anonymous && f.Type == want
+		})
+	}
+	for _, u := range gateway.UnaryTable() {
+		if !is(u.Gives, u.Op.Gives) {
+			t.Errorf("%s gives %T by its row, and its function %v", u.Op.Name, u.Op.Gives, u.Gives)
+		}
+		if !is(u.Takes, u.Op.Takes) {
+			t.Errorf("%s takes %T by its row, and its function %v", u.Op.Name, u.Op.Takes, u.Takes)
 		}
 	}
 }

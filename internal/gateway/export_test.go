@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
@@ -41,3 +42,19 @@ func FromClient(trusted []netip.Prefix, r *http.Request) string {
 
 // UnaryCalls are the operations of the calls that carry out the same function as REST.
 var UnaryCalls = unaryCalls
+
+// UnaryTypes are the types that an operation takes and gives, by its row and by the
+// function that carries it out.
+type UnaryTypes struct {
+	Op           *catalogue.Operation
+	Takes, Gives reflect.Type // of the function
+}
+
+// UnaryTable has every operation that REST and Connect share.
+func UnaryTable() []UnaryTypes {
+	var all []UnaryTypes
+	for _, u := range unaries(&rest.API{}) {
+		all = append(all, UnaryTypes{u.op, u.do.Takes, u.do.Gives})
+	}
+	return all
+}

@@ -250,7 +250,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 		e2b.FailContent(w, f)
 		return false
 	case isE2B(r.URL.Path):
-		e2b.Fail(w, r, f)
+		e2b.Fail(w, rt.op, f)
 		return false
 	}
 	if f.RetryAfterSeconds > 0 {

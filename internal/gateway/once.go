@@ -35,7 +35,7 @@ const (
 
 var idempotencyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 
-// holder identifies this process among those that share a Store.
+// holder identifies this process among the processes that share a Store.
 var holder = rand.Text()
 
 // idempotently makes a request idempotent within idempotencyLife, for each

@@ -62,7 +62,7 @@ const (
 // Config holds the dependencies and settings of a Server. A field whose comment does
 // not say otherwise is required.
 type Config struct {
-	// Version is the version of this server; empty: clients are not told it.
+	// Version is the version of this server; empty: clients do not learn it.
 	Version string
 	// The ports of the session manager.
 	Sandboxes     sandbox.SandboxReader
@@ -140,7 +140,7 @@ type Config struct {
 	Spool string
 	// Builds is a folder that keeps builds over a restart; empty: they are forgotten.
 	Builds string
-	// BuildRecords shares builds with other gateways; nil: there are none.
+	// BuildRecords shares builds with other gateways; nil: this is the only gateway.
 	BuildRecords sandbox.BuildRecords
 	// TrustedProxies are the addresses of proxies whose forwarding headers are trusted;
 	// none: the client is the peer of its connection.

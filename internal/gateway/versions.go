@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
@@ -37,7 +38,8 @@ func (s *Server) withVersions(rt route, r *http.Request, err error) error {
 	if errors.As(err, &answered) {
 		return err
 	}
-	return s.explain(r.Header, err, rt.surface == connectSurface || r.URL.Path == mcpPath)
+	isMCP := rt.op == catalogue.CallMCP || rt.op == catalogue.StreamMCP || rt.op == catalogue.EndMCP
+	return s.explain(r.Header, err, rt.surface == connectSurface || isMCP)
 }
 
 // explainCall adds versions to the error of a call of Connect or gRPC.
@@ -46,7 +48,7 @@ func (s *Server) explainCall(h http.Header, err error) error { return s.explain(
 // explain adds the versions of client and server to an error about something that this
 // server does not know, if they differ. All of v1 stays compatible, so other errors are
 // not about versions. A client may not state its version. If it is foreign, it is made
-// from the API of some version, and is told the version of the server.
+// from the API of some version, and the error states only the server's version.
 func (s *Server) explain(h http.Header, err error, foreign bool) error {
 	server := strings.TrimPrefix(s.Version, "v")
 	client := clientVersion(h)

@@ -98,7 +98,7 @@ const TemplateFile = "/etc/cloud-sandbox/template.json"
 // StartLog is the file for the output of a Template's start command.
 const StartLog = "/var/log/start.log"
 
-// Template describes what the Guest does in every Sandbox of a Template.
+// Template configures the Guest in every Sandbox of a Template.
 type Template struct {
 	Env map[string]string `json:"env,omitempty"` // environment of Processes, with the lowest precedence
 	// Start is a shell command that runs in the background from Bind on, as the

@@ -99,8 +99,8 @@ func (n *Node) renewLease(ctx context.Context) error {
 	return err
 }
 
-// checkLease returns Unavailable while another host has the Node's name: what starts here
-// then would be missing from the records.
+// checkLease returns Unavailable while another host has the Node's name: a Boot that
+// starts here then would be missing from the records.
 func (n *Node) checkLease() error {
 	if n.displaced.Load() {
 		return sandbox.Errorf(sandbox.Unavailable, "%s", displacedReason)

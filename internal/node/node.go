@@ -106,8 +106,8 @@ type Config struct {
 	Log     *slog.Logger // may be nil
 }
 
-// Carrier carries images between this host and what keeps the Templates. Its methods are
-// safe for concurrent use.
+// Carrier carries images between this host and the process that keeps the Templates.
+// Its methods are safe for concurrent use.
 type Carrier interface {
 	// Present returns once an image is on this host.
 	Present(ctx context.Context, image string) error
@@ -156,7 +156,7 @@ type Node struct {
 	host     *hostGauge
 	pools    []*pool
 	reports  reports
-	carrying chan struct{} // holds one for each export and import under way
+	carrying chan struct{} // holds one for each export and import in progress
 	volumes  volumes
 	holder   string // of the Lease
 
@@ -167,7 +167,7 @@ type Node struct {
 	owners   map[string]*boot     // bound Boots by Sandbox ID
 	left     map[string]departure // bound Boots that ended lately, by Boot ID
 	gone     chan struct{}        // closed when a Boot is gone, and then replaced
-	arriving map[string]*arrival  // starts under way by Sandbox ID
+	arriving map[string]*arrival  // starts in progress by Sandbox ID
 	fence    fence                // highest Boot number seen of each Sandbox
 
 	wg sync.WaitGroup // short work that events begin

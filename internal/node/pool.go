@@ -350,7 +350,7 @@ func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time
 	if err != nil {
 		return nil, 0, err
 	}
-	// The connection that this opens is the one that Bind uses.
+	// Bind uses the connection that Park opens.
 	if err := b.guest.Park(ctx, p.shape.Limits().Pids); err != nil {
 		return nil, 0, errors.Join(err, n.destroy(context.WithoutCancel(ctx), b, 0))
 	}

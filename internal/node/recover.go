@@ -64,7 +64,7 @@ func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *en
 		}
 	}
 	ended := e != nil && e.Ended != nil
-	// After an interrupted restore the Boot has sent nothing to anybody, and its saved
+	// After an interrupted restore the Boot has sent nothing to the outside, and its saved
 	// state still exists.
 	cut := e != nil && e.Held
 	if e != nil && !ended && !cut && n.recoverBound(ctx, b, status, *e) {

@@ -120,7 +120,7 @@ func checkStart(req sandbox.StartRequest) error {
 	return req.Shape.CheckLimits(req.Binding.Limits)
 }
 
-// An arrival is a start under way.
+// An arrival is a start in progress.
 type arrival struct {
 	number int64
 	bootID string

@@ -16,8 +16,9 @@ const (
 	lastRedial  = time.Second
 )
 
-// volumes keeps the files of Volumes on this host. Its methods correspond to those of
-// sandbox.NodeVolumes and sandbox.VolumeFiles. They are safe for concurrent use.
+// volumes keeps the files of Volumes on this host. Its methods correspond to the
+// methods of sandbox.NodeVolumes and sandbox.VolumeFiles. They are safe for concurrent
+// use.
 type volumes interface {
 	volumeFiles
 	Create(v sandbox.VolumeSpec) error

@@ -274,7 +274,7 @@ func (n *Node) compare(ctx context.Context) error {
 	return nil
 }
 
-// known returns the Boots that must run, and those that should be gone.
+// known returns the Boots that must run, and the Boots that should be gone.
 func (n *Node) known() (settled []string, unstopped []*boot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

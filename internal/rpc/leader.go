@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// leadWait is how long a call waits for another session manager to lead when the one
-	// that led has resigned: it takes the lead within about a second.
+	// leadWait is how long a call waits for another session manager to lead when the
+	// leader has resigned: the next one takes the lead within about a second.
 	leadWait = 5 * time.Second
 	// leadPause is the shortest interval between two look-ups of the leader.
 	leadPause = 100 * time.Millisecond

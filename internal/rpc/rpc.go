@@ -1,6 +1,6 @@
 // Package rpc carries the ports of the root package between two processes of one
 // installation: Connect over HTTP, by a Unix socket that checks the peer's user, or by
-// TCP. rules says which roles may make each call, and for whom.
+// TCP. rules says which roles may make each call, for a Tenant or for none.
 //
 // Between machines a call goes through TLS with certificates on both sides, from which
 // each end knows the other. Its token names the Tenant and the process that it is for, and
@@ -82,7 +82,7 @@ func CheckAddress(address string) error {
 // UnixAddress is the address of a socket file.
 func UnixAddress(path string) string { return unixPrefix + path }
 
-// IsUnix reports whether an address is that of a socket file.
+// IsUnix reports whether an address names a socket file.
 func IsUnix(address string) bool { return strings.HasPrefix(address, unixPrefix) }
 
 // A peer is another process with the credentials to call it.

@@ -22,14 +22,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/frames"
 )
 
-// Templates keeps the Templates of an installation in another process, that of a Node.
-// Use NewTemplates.
+// Templates is a client of the Node that keeps the Templates of an installation, in
+// another process. Use NewTemplates.
 type Templates struct {
 	peer   *peer
 	client builderv1connect.BuilderServiceClient
 }
 
-// Home is implemented by what keeps the Templates of an installation.
+// Home keeps the Templates of an installation.
 type Home interface {
 	sandbox.Templates
 	sandbox.TemplateImages
@@ -67,15 +67,15 @@ const (
 	maxWanted = 32 << 20
 	// maxEntry bounds one line of a build's log as JSON, in bytes.
 	maxEntry = 256 << 10
-	// sizeBytes is the size of a length before what it is of: of a message in a build's
-	// body, of an image in an answer.
+	// sizeBytes is the size of a length. A length precedes a message in a build's body,
+	// and an image in an answer.
 	sizeBytes = 8
 )
 
 // sized is a stream's beginning that says how many bytes follow.
 func sized(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// sizeOf reads what sized made; an impossible size is an error.
+// sizeOf reads a length that sized made; a length above most is an error.
 func sizeOf(r io.Reader, most int64) (int64, error) {
 	var head [sizeBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

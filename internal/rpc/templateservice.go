@@ -110,11 +110,11 @@ func (s builderServer) buildLog(ctx context.Context, q url.Values, _ io.Reader, 
 	if err == nil || !wrote || ctx.Err() != nil {
 		return err
 	}
-	return write(&builderv1.LogEntry{Failure: told(err)})
+	return write(&builderv1.LogEntry{Failure: failureOf(err)})
 }
 
-// told is an error as a message, for a place where an answer has begun.
-func told(err error) *rpcv1.Failure {
+// failureOf is an error as a message, for a place where an answer has begun.
+func failureOf(err error) *rpcv1.Failure {
 	for _, d := range internal(err).Details() {
 		if value, err := d.Value(); err == nil {
 			if f, ok := value.(*rpcv1.Failure); ok {

@@ -86,7 +86,7 @@ func fromSandbox(s sandbox.Sandbox) *sessionv1.Sandbox {
 		Restored: &sessionv1.Restored{From: s.Restored.From, Lost: fromDuration(s.Restored.Lost), Times: s.Restored.Times},
 	}
 	if s.Ended != nil {
-		out.Ended = &sessionv1.Certificate{Cause: string(s.Ended.Cause), At: fromTime(s.Ended.At), OutputTail: s.Ended.OutputTail}
+		out.Ended = &sessionv1.TerminationRecord{Cause: string(s.Ended.Cause), At: fromTime(s.Ended.At), OutputTail: s.Ended.OutputTail}
 	}
 	return out
 }
@@ -106,7 +106,7 @@ func toSandbox(s *sessionv1.Sandbox) sandbox.Sandbox {
 		Restored: sandbox.Restored{From: s.GetRestored().GetFrom(), Lost: s.GetRestored().GetLost().AsDuration(), Times: s.GetRestored().GetTimes()},
 	}
 	if e := s.GetEnded(); e != nil {
-		out.Ended = &sandbox.Certificate{Cause: sandbox.Cause(e.Cause), At: toTime(e.At), OutputTail: e.OutputTail}
+		out.Ended = &sandbox.TerminationRecord{Cause: sandbox.Cause(e.Cause), At: toTime(e.At), OutputTail: e.OutputTail}
 	}
 	return out
 }

@@ -64,7 +64,7 @@ type candidate struct {
 	report   sandbox.NodeStats
 	reported time.Time // when report was requested; zero: never
 	placed   int       // Boots that were placed here first since then
-	asking   bool      // a request for a report is under way
+	asking   bool      // a request for a report is in progress
 }
 
 var _ sandbox.Placement = (*Scheduler)(nil)
@@ -97,10 +97,10 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 }
 
-// Place implements sandbox.Placement. Of up to sampled Nodes it prefers one that reports,
-// and of those one with room, then one with an idle Boot of the image and Shape in a
-// Pool, then the one that can start it sooner, by its queue and the fetch of the image, then
-// more free memory. Nodes that are alike take turns.
+// Place implements sandbox.Placement. It compares up to sampled Nodes by these
+// properties, in this order: the Node reports; it has room; a Pool has an idle Boot of
+// the image and Shape; it can start the Boot sooner, by its queue and the fetch of the
+// image; it has more free memory. Nodes that are alike take turns.
 func (s *Scheduler) Place(ctx context.Context, image string, shape sandbox.Shape) ([]string, error) {
 	names := s.best(image, shape)
 	if len(names) == 0 {

@@ -105,8 +105,8 @@ func metadataOr(m, otherwise map[string]string) map[string]string {
 
 // Replace gives a Secret of a Tenant another value, and another Description, other
 // Metadata and other Hosts unless those are nil. Hosts change only together with the
-// value, so that nobody can redirect a value without knowing it. NotFound when no
-// Secret has this name.
+// value, so that a caller who does not know the value cannot redirect it. NotFound when
+// no Secret has this name.
 func (s *Service) Replace(ctx context.Context, tenant sandbox.TenantID, r Request) (sandbox.Secret, error) {
 	if err := cmp.Or(s.ready(), r.check()); err != nil {
 		return sandbox.Secret{}, err
@@ -209,7 +209,7 @@ func unreadable(c sandbox.Secret, err error) error {
 // rotated is the number of Secrets that Rotate reads at a time.
 const rotated = 100
 
-// Rotate seals the keys of all Secrets, of every Tenant, anew with the current master
+// Rotate seals the keys of all Secrets, of every Tenant, again with the current master
 // key, so that earlier master keys are not needed any more. It returns the number of
 // changed Secrets. After an error it can be repeated.
 func (s *Service) Rotate(ctx context.Context) (n int, err error) {

@@ -54,8 +54,9 @@ func auditOwn(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, e
 	}
 }
 
-// AuditOperator records what the operator did on the server itself, or failed to do
-// because of failure. It returns failure, or the error of recording it.
+// AuditOperator records an action of the operator on the server itself. failure is the
+// error of the action; nil: it succeeded. AuditOperator returns failure, joined with
+// the error of the recording if that fails.
 func AuditOperator(ctx context.Context, store sandbox.AuditStore, e sandbox.AuditEntry, failure error) error {
 	e.At, e.User, e.Code = time.Now().UTC().Truncate(time.Microsecond), operator, string(sandbox.CodeOf(failure))
 	e.Target = sandbox.AuditText(e.Target)

@@ -55,9 +55,9 @@ func program(cfg config.Config) (string, error) {
 	return exe, err
 }
 
-// secretVariables are hidden from processes that run package scripts: the keys that sign
-// tokens, and that encrypt Tenants' secrets and copies of Snapshots, the seed of guests'
-// tokens, and what opens the database.
+// secretVariables are hidden from processes that run package scripts: the keys that
+// sign tokens, the keys that encrypt Tenants' secrets and copies of Snapshots, the seed
+// of guests' tokens, and the credentials for the API, the database and S3.
 var secretVariables = []string{
 	"JWT_SECRET", "CLOUD_SANDBOX_DATABASE", "PGPASSWORD", "CLOUD_SANDBOX_SERVICE_SECRET", "CLOUD_SANDBOX_GUEST_SEED", "CLOUD_SANDBOX_SECRETS_KEY",
 	"CLOUD_SANDBOX_API_KEY", "CLOUD_SANDBOX_BLOBS_KEY", "CLOUD_SANDBOX_S3_ACCESS_KEY", "CLOUD_SANDBOX_S3_SECRET_KEY",

@@ -77,8 +77,9 @@ func openConfigured(ctx context.Context, layout launch.Layout, address string) (
 	return store, nil
 }
 
-// keepAddress writes the address of the opened database to addressFile. It refuses
-// another database than the one that kept is of; its address may change.
+// keepAddress writes the address of the opened database to addressFile. It returns an
+// error if kept identifies another database. The address of the same database may
+// change.
 func keepAddress(ctx context.Context, layout launch.Layout, store *sqlstore.Store, kept databaseAddress, address string) error {
 	identity, err := store.Identity(ctx)
 	if err != nil {
@@ -93,7 +94,7 @@ func keepAddress(ctx context.Context, layout launch.Layout, store *sqlstore.Stor
 	return nil
 }
 
-// A databaseAddress is the content of addressFile; zero: there is none.
+// A databaseAddress is the content of addressFile; zero: the file does not exist.
 type databaseAddress struct{ address, identity string }
 
 func keptAddress(layout launch.Layout) (databaseAddress, error) {

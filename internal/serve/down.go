@@ -16,9 +16,9 @@ import (
 )
 
 // RecordDown records that the operator ended every Sandbox of a data folder whose server
-// has stopped and that has no running Boots; it returns their number. Sandboxes on other
-// hosts that the same database lists go on. It gives up root for good before it opens the
-// database, whose files are the server's.
+// has stopped and that has no running Boots; it returns their number. Sandboxes of
+// other hosts in the same database keep running. It gives up root for good before it
+// opens the database, whose files are the server's.
 func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	if !hasDatabase(layout) && !hasAccess(layout) {
 		return 0, nil
@@ -50,9 +50,9 @@ func RecordDown(ctx context.Context, layout launch.Layout) (int, error) {
 	return n, errors.Join(err, store.Close())
 }
 
-// ErrManagersAway is the Cause when no session manager could record what a Node's operator
-// ended: none answers, or none leads. They record it when the Node has started again, or
-// when it has been away for a day.
+// ErrManagersAway is the Cause when no session manager could record the Sandboxes that
+// a Node's operator ended: none answers, or none leads. A session manager records their
+// ends when the Node has started again, or has been away for a day.
 var ErrManagersAway = errors.New("no session-manager records it")
 
 // reportDown is RecordDown for a Node: the session manager records the ends.

@@ -21,7 +21,7 @@ import (
 // image or a build.
 const SavedCommand = "saved-on"
 
-// Arguments of SavedCommand: what a Snapshot may need.
+// Arguments of SavedCommand: the kinds of objects that a Snapshot may need.
 const (
 	savedImage = "image" // of a Template, by digest
 	savedBuild = "build" // of the Engine
@@ -53,12 +53,13 @@ func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
 	return err == nil, err
 }
 
-// savedOn finds a Snapshot that needs something in the records, by a process of its own:
-// its caller is root, and root does not open files that the server writes.
+// savedOn searches the records for a Snapshot that needs the named image or build. It
+// runs SavedCommand as a separate process, because the caller is root, and root must
+// not open files that the server writes.
 func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
 	if !hasDatabase(layout) && !hasAccess(layout) {
 		if node.HasRun(layout.Node()) {
-			return snap, errors.New("a node has run on this data folder, and it is not known where its records are: start it once")
+			return snap, errors.New("a node has used this data folder, but the location of its records is unknown: start the node once")
 		}
 		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved")
 	}
@@ -82,14 +83,15 @@ func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name s
 // saved is the output of SavedCommand.
 type saved struct {
 	Needed bool `json:"needed"`
-	// What needs an image; Snapshot is empty for a Sandbox that has not ended.
+	// The Snapshot or Sandbox that needs the image. Snapshot is empty for a Sandbox
+	// that has not ended.
 	Snapshot string           `json:"snapshot,omitempty"`
 	Tenant   sandbox.TenantID `json:"tenant,omitempty"`
 	Sandbox  string           `json:"sandbox,omitempty"`
 }
 
-// PrintSaved is SavedCommand: it prints as JSON whether a Snapshot, or for an image a
-// Sandbox, needs the named image or build.
+// PrintSaved implements SavedCommand. It prints as JSON whether a Snapshot needs the
+// named image or build. For an image, Sandboxes count too.
 func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, commandLimit)
 	defer cancel()
@@ -103,7 +105,7 @@ func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, ou
 			n, failed := records.SnapshotsOfBuild(ctx, name)
 			found, err = saved{Needed: n > 0}, failed
 		default:
-			err = sandbox.Errorf(sandbox.Invalid, "ask for %q or %q", savedImage, savedBuild)
+			err = sandbox.Errorf(sandbox.Invalid, "unknown kind: use %q or %q", savedImage, savedBuild)
 		}
 		if err != nil && !errors.Is(err, sandbox.NotFound) {
 			return err

@@ -18,9 +18,10 @@ const (
 	tokenSecret = "token secret"
 )
 
-// openSecrets opens the secrets that the process's role needs beside those of its calls:
-// the seed of guests' tokens, which stays the same when the secret of users' tokens
-// changes, so that running Sandboxes stay reachable, and Tenants' secrets.
+// openSecrets opens the seed of guests' tokens and Tenants' secrets, if the process's
+// role needs them. The service secret of its calls is opened elsewhere. The seed stays
+// the same when the secret of users' tokens changes, so that running Sandboxes stay
+// reachable.
 func (j *joined) openSecrets(ctx context.Context) error {
 	if !j.cfg.NeedsGuests() {
 		return nil
@@ -47,8 +48,9 @@ func fingerprint(secret []byte, name string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// checkSeed refuses a seed that is not that of the installation: guests would refuse the
-// tokens of this process, and this process those of the others.
+// checkSeed returns an error for a seed that differs from the installation's seed. With
+// it, guests would refuse the tokens of this process, and this process would refuse the
+// tokens of the other processes.
 func (j *joined) checkSeed(ctx context.Context) error {
 	if j.shared == nil {
 		return nil
@@ -68,8 +70,9 @@ func (j *joined) checkSeed(ctx context.Context) error {
 	return errors.New("CLOUD_SANDBOX_GUEST_SEED differs from the guest seed of the other processes on this database, whose sandboxes this process could not reach: set the same at every gateway and session-manager")
 }
 
-// tokenSecret returns the secret of users' tokens. Unlike the seed it may be changed, so
-// another one than that of the gateway that started last is only a warning.
+// tokenSecret returns the secret of users' tokens. Unlike the seed it may be changed.
+// So a secret that differs from the secret of the gateway that started last causes only
+// a warning.
 func (j *joined) tokenSecret() ([]byte, error) {
 	kept := j.cfg
 	kept.Data = j.layout.Server()

@@ -170,7 +170,7 @@ func (m *Manager) goBack(ctx context.Context, id string, l loss, still func(sand
 	return sandbox.Sandbox{}, false, errRaced()
 }
 
-// survived reports the loss of a Boot and stops what is left of it.
+// survived reports the loss of a Boot and stops the remains of the Boot.
 func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, cause sandbox.Cause) {
 	m.untrack(after.ID)
 	m.alarm.set(after.Deadline)

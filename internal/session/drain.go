@@ -57,8 +57,8 @@ func (m *Manager) noteNodes(nodes []sandbox.NodeRecord) {
 	}
 }
 
-// knownNode returns the latest known record of a Node; there is none of a retired Node,
-// nor before the first look.
+// knownNode returns the latest known record of a Node. known is false for a retired
+// Node, and before the records were read for the first time.
 func (m *Manager) knownNode(node string) (_ sandbox.NodeRecord, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

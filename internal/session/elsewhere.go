@@ -13,8 +13,8 @@ import (
 
 const (
 	// parallelCopies bounds the Snapshots that are copied between Nodes at the same time:
-	// each copy uses the full speed of two disks. A Node takes one more export or import,
-	// so that those of users are not refused.
+	// each copy uses the full speed of two disks. A Node allows one more export or
+	// import at a time, so that exports and imports of users are not refused.
 	parallelCopies = 3
 	// copyLimit bounds a copy.
 	copyLimit = 5 * time.Minute
@@ -101,8 +101,9 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 	return there, started, release, hereErr
 }
 
-// awayError is the client's error for a Sandbox whose Node is away and that starts on no
-// other one because of moveErr. err is that of its Node.
+// awayError is the client's error for a Sandbox whose Node is away and that could not
+// start on another Node. err is the error of its Node, and moveErr the error of the
+// move to another Node.
 func awayError(err, moveErr error) error {
 	var e *sandbox.Error
 	if !errors.As(err, &e) {
@@ -155,7 +156,7 @@ func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 	return m.moveStateTo(ctx, sb, node)
 }
 
-// moveStateTo is moveState to a given Node, which may be that of the Sandbox.
+// moveStateTo is moveState to a given Node, which may be the Sandbox's own.
 func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node string) (_ sandbox.Sandbox, release func(), _ error) {
 	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
 	if err != nil {
@@ -188,8 +189,8 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 	return moved, release, nil
 }
 
-// placeElsewhere chooses a Node for a Sandbox other than its own; errNowhere if there is
-// none. Volumes tie a Sandbox to their Node.
+// placeElsewhere chooses a Node for a Sandbox other than its own. It returns errNowhere
+// if no other Node can take it. Volumes tie a Sandbox to their Node.
 func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox) (string, error) {
 	if len(sb.Volumes) > 0 {
 		return "", errNowhere
@@ -202,7 +203,8 @@ func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox) (strin
 }
 
 // copyOnce copies a Snapshot to a Node, or waits for the same copy that another start makes.
-// Sweeps keep the copy until release is called. The copy continues while anybody waits.
+// Sweeps keep the copy until release is called. The copy continues while at least one
+// caller waits.
 func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node string) (_ sandbox.Snapshot, release func(), _ error) {
 	key := copyKey{snap.ID, node}
 	m.mu.Lock()

@@ -138,12 +138,12 @@ func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause
 // deleteCertificates deletes old Certificates and old usage until ctx ends.
 func (m *Manager) deleteCertificates(ctx context.Context) error {
 	for {
-		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife), now().Add(-sandbox.RefusedLife))
+		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.TerminationRecordLife), now().Add(-sandbox.RefusedLife))
 		if err != nil && ctx.Err() == nil {
-			m.log.Warn("deleting old end certificates failed", telemetry.KeyError, err)
+			m.log.Warn("deleting old termination records failed", telemetry.KeyError, err)
 		}
 		if n > 0 {
-			m.log.Info("deleted old end certificates", "count", n)
+			m.log.Info("deleted old termination records", "count", n)
 		}
 		m.trimUsage(ctx)
 		if err := sleep(ctx, deleteEvery); err != nil {

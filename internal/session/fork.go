@@ -50,8 +50,8 @@ func (m *Manager) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName st
 	return forks, work.wait()
 }
 
-// forkSource returns the Snapshot that copies of a Sandbox start from: one taken
-// now, or the one that it is paused in.
+// forkSource returns the Snapshot that copies of a Sandbox start from. It takes a new
+// Snapshot of a running Sandbox; a paused Sandbox already has one.
 func (m *Manager) forkSource(ctx context.Context, id string) (_ sandbox.Snapshot, release func(), err error) {
 	sb, done, err := m.move(ctx, id)
 	if err != nil {

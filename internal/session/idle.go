@@ -27,7 +27,7 @@ func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
 		}
 		if tail, ended := m.tails.add(u.SandboxID, u.Output); ended {
 			if err := m.certify(ctx, u.SandboxID, tail); err != nil {
-				m.log.Warn("reading the last output of a sandbox for its end certificate failed", telemetry.KeySandbox, u.SandboxID, telemetry.KeyError, err)
+				m.log.Warn("reading the last output of a sandbox for its termination record failed", telemetry.KeySandbox, u.SandboxID, telemetry.KeyError, err)
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 // NodeRecords implements sandbox.NodeRecords with a Store. It needs no Manager.
 type NodeRecords struct {
 	Store nodeRecordStore
-	// Home is the name of the Node that keeps the Templates; empty: every Node keeps those
-	// of its machine.
+	// Home is the name of the Node that keeps the Templates; empty: every Node keeps
+	// the Templates of its machine.
 	Home string
 }
 
@@ -64,8 +64,8 @@ func (r NodeRecords) NeedsImage(ctx context.Context, node, image string) (sandbo
 	return sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID}, nil
 }
 
-// runsImage is NeedsImage for Sandboxes that have not ended. The file locks of images show
-// only those of one host.
+// runsImage is NeedsImage for Sandboxes that have not ended. It reads their records,
+// because the file locks of images show only the Sandboxes of one host.
 func (r NodeRecords) runsImage(ctx context.Context, image string) (sandbox.Snapshot, error) {
 	all, err := r.Store.SandboxesNotEnded(ctx)
 	if err != nil {

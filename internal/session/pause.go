@@ -49,8 +49,8 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 	// The caller does not wait until the old Boot's memory is free. Only the next pause,
 	// resume or end of the Sandbox waits, about 10 to 100 ms. A resume must wait too:
 	// Volume requests of the frozen Boot may still execute, and could take effect after
-	// the same requests, repeated by the next Boot. Also, a Node has one Boot of a
-	// Sandbox at a time, by which it knows after a crash what runs.
+	// the same requests, repeated by the next Boot. Also, a Node has at most one Boot
+	// of a Sandbox at a time. So after a crash, the Node can tell which Boot runs.
 	gone := make(chan struct{})
 	m.mu.Lock()
 	m.leaving[id] = gone

@@ -117,7 +117,8 @@ func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 }
 
 // receive imports the state of a Snapshot to its Node and records it as ready. Its
-// properties come from the Engine, not from the file. image is that of NodeSaves.
+// properties come from the Engine, not from the file. image is passed to
+// NodeSaves.ImportSaved.
 func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, image string, content io.Reader) (sandbox.Snapshot, error) {
 	saved, err := m.nodes.ImportSaved(ctx, snap.Node, snap.Tenant, snap.ID, image, content)
 	if err != nil {

@@ -61,7 +61,7 @@ type Config struct {
 	// SuspensionsEvery is the interval of polling the Suspensions; zero: 1 second.
 	SuspensionsEvery time.Duration
 	// NodesEvery is the interval of checks for Nodes that drain or are away, and for
-	// Sandboxes that are still on those that drain; zero: 1 second.
+	// Sandboxes that are still on draining Nodes; zero: 1 second.
 	NodesEvery time.Duration
 	// LayerBytes bounds the total size of one Tenant's layers; zero: layers are
 	// unsupported.

@@ -598,7 +598,7 @@ func TestCertificatesAreDeleted(t *testing.T) {
 		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
 			t.Fatal(err)
 		}
-		w.pass(sandbox.CertificateLife - time.Hour)
+		w.pass(sandbox.TerminationRecordLife - time.Hour)
 		w.record(sb.ID)
 		w.pass(3 * time.Hour)
 		_, err := w.m.Get(t.Context(), "t", sb.ID)

@@ -16,8 +16,8 @@ const (
 	maxHistory = 1000
 	// sweepPause is the time before a failed sweep is retried.
 	sweepPause = 30 * time.Second
-	// lossTime is how long after a failed save the report that the Boot ended may take to
-	// arrive.
+	// lossTime bounds the wait, after a failed save, for the report that the Boot
+	// ended.
 	lossTime = 3 * time.Second
 	// lossLook is the interval of polling for that report.
 	lossLook = 20 * time.Millisecond
@@ -61,7 +61,7 @@ func (m *Manager) takeSnapshot(ctx context.Context, tenant sandbox.TenantID, id 
 		return m.saveRunning(ctx, sb, "snapshot", req, true)
 	}
 	name := req.Name
-	req.Name = "" // it gets its name once it is ready
+	req.Name = "" // takeName sets the name once the Snapshot is ready
 	snap, err := m.saveRunning(ctx, sb, "snapshot", req, true)
 	if err != nil {
 		return sandbox.Snapshot{}, err
@@ -142,20 +142,20 @@ func (m *Manager) keepSnapshot(ctx context.Context, sb sandbox.Sandbox, name str
 	return sandbox.Snapshot{}, errRaced()
 }
 
-// saveRunning saves a Sandbox, which keeps running. what names the operation for observe.
-// The caller holds the Sandbox by move.
-func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, what string, req sandbox.SnapshotRequest, kept bool) (sandbox.Snapshot, error) {
+// saveRunning saves a Sandbox, which keeps running. operation names the save in
+// metrics, such as "snapshot" or "fork". The caller holds the Sandbox by move.
+func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, operation string, req sandbox.SnapshotRequest, kept bool) (sandbox.Snapshot, error) {
 	began := time.Now()
 	snap, release, err := m.beginSnapshot(ctx, sb, req, kept)
 	if err != nil {
 		if errors.Is(err, sandbox.ErrOverQuota) {
-			m.observe(what, err, began)
+			m.observe(operation, err, began)
 		}
 		return sandbox.Snapshot{}, err
 	}
 	defer release()
 	err = m.save(ctx, sb, snap, false)
-	m.observe(what, err, began)
+	m.observe(operation, err, began)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
@@ -203,7 +203,7 @@ func (m *Manager) hold(snapshot string) (release func()) {
 	}
 }
 
-// keep is hold for a caller that asks for a sweep itself, if one is needed.
+// keep is like hold, but its release does not request a sweep.
 func (m *Manager) keep(snapshot string) (release func()) {
 	m.mu.Lock()
 	m.held[snapshot]++
@@ -396,7 +396,7 @@ func (m *Manager) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 }
 
 // discard deletes a Snapshot: it marks the record, deletes the bytes, and drops the
-// record. loose is that of RetireSnapshot. If the Node fails, a sweep retries.
+// record. loose is passed to RetireSnapshot. If the Node fails, a sweep retries.
 func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool) error {
 	if err := m.store.RetireSnapshot(ctx, snap.ID, loose); err != nil {
 		return err
@@ -410,8 +410,8 @@ func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool
 	return m.store.DropSnapshot(ctx, snap.ID)
 }
 
-// sweep deletes unneeded Snapshots: those of half-done saves and deletions, and those not
-// Kept that no Sandbox refers to any more.
+// sweep deletes unneeded Snapshots: Snapshots of incomplete saves and deletions, and
+// unreferenced Snapshots that are not Kept.
 func (m *Manager) sweep(ctx context.Context) error {
 	left, err := m.store.SnapshotsLeft(ctx)
 	if err != nil {

@@ -158,7 +158,7 @@ func (m *Manager) decide(ctx context.Context, id string, l loss, still func(sand
 		if err := sb.To(sandbox.Stopping); err != nil {
 			return sandbox.Sandbox{}, err
 		}
-		sb.Ended, sb.MeteredAt = &sandbox.Certificate{Cause: l.cause, At: now()}, l.used()
+		sb.Ended, sb.MeteredAt = &sandbox.TerminationRecord{Cause: l.cause, At: now()}, l.used()
 		if sb, err = m.store.UpdateSandbox(ctx, sb); !isConflict(err) {
 			return sb, err
 		}

@@ -42,7 +42,7 @@ type Builder struct {
 	Log   *slog.Logger // nil: nothing is logged
 
 	Cache       string // folder of downloads; empty: one in the Store
-	NPMRegistry string // address; empty: what the host's npm uses, else the public one
+	NPMRegistry string // address; empty: the registry of the host's npm, else the public one
 	Force       bool   // rebuild existing images
 
 	// Output receives the output of the build's programs; nil: only the build's own log.

@@ -327,7 +327,8 @@ func (b *build) dropDocs() error {
 	return nil
 }
 
-// mustHave lists what every Template must have: one path of each row.
+// mustHave lists the files that a Template must have unless it is bare: one path of
+// each row.
 var mustHave = [][]string{
 	{"bin/bash", "usr/bin/bash"},
 	append([]string{"usr/bin/python3"}, pythons...),

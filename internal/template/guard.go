@@ -72,8 +72,9 @@ func (g *Guard) transport(registry string) *http.Transport {
 	return t
 }
 
-// proxyFromEnvironment is http.ProxyFromEnvironment for an environment that changes: that
-// one keeps what it read first, and a package that is linked may read it before main.
+// proxyFromEnvironment is http.ProxyFromEnvironment without its cache, so that it
+// follows changes of the environment. The cache keeps the variables of the first call,
+// which a linked package may make before main.
 func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 	return httpproxy.FromEnvironment().ProxyFunc()(r.URL)
 }

@@ -241,9 +241,9 @@ func (b *build) installNode(node, npm string) error {
 	return nil
 }
 
-// installNPM installs the Recipe's packages with the tree's own npm. Like those of Debian
-// packages, their scripts run as root in their own namespaces, over the host's network
-// and with the certificate authorities that the host trusts.
+// installNPM installs the Recipe's packages with the tree's own npm. Like scripts of
+// Debian packages, the packages' scripts run as root in their own namespaces, over the
+// host's network and with the certificate authorities that the host trusts.
 func (b *build) installNPM(ctx context.Context) error {
 	wanted := b.plan.recipe.NPM
 	if len(wanted) == 0 {

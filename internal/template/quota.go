@@ -28,7 +28,7 @@ func (s *Store) counted(owner sandbox.TenantID) (has map[string]bool, bytes int6
 		if err != nil {
 			return nil, 0, err
 		}
-		fresh := map[string]int64{} // images of who, with their bytes
+		fresh := map[string]int64{} // bytes of this owner's further images, by digest
 		for _, l := range all {
 			if !has[l.Image.Digest] {
 				fresh[l.Image.Digest] = l.Stored

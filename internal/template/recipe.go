@@ -26,7 +26,8 @@ type Recipe struct {
 	Source   Source   `json:"source"`
 	Packages []string `json:"packages,omitempty"` // of the distribution, in addition to its defaults
 	// NPM are packages of the npm registry, NAME or NAME@VERSION, installed for all
-	// users: the newest matching version at build time, and with their scripts.
+	// users. The build installs the newest matching version and runs its install
+	// scripts.
 	NPM   []string          `json:"npm,omitempty"`
 	Files []File            `json:"files,omitempty"`
 	Env   map[string]string `json:"env,omitempty"`   // of Processes; overrides an image's
@@ -36,8 +37,8 @@ type Recipe struct {
 	// programs runs during the build. Archives and folders are always left unmodified.
 	Bare    bool `json:"bare,omitempty"`
 	Private bool `json:"private,omitempty"` // hide it from other Tenants
-	// Whole means that the source is the complete content of a Sandbox: nothing is tidied
-	// away.
+	// Whole means that the source is the complete content of a Sandbox: the build
+	// removes no files.
 	Whole    bool                     `json:"whole,omitempty"`
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 	// Base is the version that the archive changes, see fillChanges; empty: the archive
@@ -88,7 +89,7 @@ func (r Recipe) Check() error {
 		return sandbox.Errorf(sandbox.TooLarge, "a template may ask for at most %d packages", maxRecipePackages)
 	}
 	if len(r.Packages) > 0 && !r.installs() {
-		return sandbox.Errorf(sandbox.Unsupported, "packages are not installed into %s: build it without, and then install them by RUN in a Dockerfile FROM it", r.Source.shown())
+		return sandbox.Errorf(sandbox.Unsupported, "packages cannot be installed into %s: build the template without packages, then install them with RUN in a Dockerfile that starts FROM it", r.Source.shown())
 	}
 	for _, p := range r.NPM {
 		if !npmPattern.MatchString(p) {
@@ -96,7 +97,7 @@ func (r Recipe) Check() error {
 		}
 	}
 	if len(r.NPM) > 0 && !r.installs() {
-		return sandbox.Errorf(sandbox.Unsupported, "packages of npm are installed into debian:SUITE, and into images that are not left bare, but not into %s", r.Source)
+		return sandbox.Errorf(sandbox.Unsupported, "npm packages cannot be installed into %s: use debian:SUITE, or an image without bare", r.Source.shown())
 	}
 	if err := r.checkFiles(); err != nil {
 		return err
@@ -145,7 +146,7 @@ func (r Recipe) checkFiles() error {
 		size += len(f.Content)
 	}
 	if len(r.Files) > maxRecipeFiles || size > maxRecipeBytes {
-		return sandbox.Errorf(sandbox.TooLarge, "the description of a template may hold at most %d files and %d bytes of them: send more as an archive, the part files of the form", maxRecipeFiles, maxRecipeBytes)
+		return sandbox.Errorf(sandbox.TooLarge, "the description of a template may hold at most %d files with %d bytes in total: send the rest as an archive in the form's part `files`", maxRecipeFiles, maxRecipeBytes)
 	}
 	return nil
 }
@@ -154,13 +155,14 @@ func (r Recipe) checkFiles() error {
 func checkPlace(name string) error {
 	for _, dir := range []string{"proc", "sys", "dev", "run", "tmp", ".cloud-sandbox"} {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
-			return sandbox.Errorf(sandbox.Invalid, "/%s of a sandbox does not come from its template, so /%.80s cannot be put there", dir, name)
+			return sandbox.Errorf(sandbox.Invalid, "/%.80[2]s cannot be in a template: /%[1]s is created in each sandbox", dir, name)
 		}
 	}
 	return nil
 }
 
-// hash returns a hash of the Recipe's additions to its Source; empty when there are none.
+// hash returns a hash of the Recipe's additions to its Source; empty when it adds
+// nothing.
 func (r Recipe) hash() (string, error) {
 	plain := r
 	plain.Source, plain.Private = Source{}, false

@@ -105,8 +105,7 @@ func (s *Store) List(owner sandbox.TenantID) ([]Listed, error) {
 // Digest returns the digest of a version's Ref, or "" for a tag.
 func (l Listed) Digest() string { return l.Ref.Digest }
 
-// Versions returns the versions of a Template, newest first; NotFound when there are
-// none.
+// Versions returns the versions of a Template, newest first. NotFound when it has none.
 func (s *Store) Versions(owner sandbox.TenantID, name string) ([]Listed, error) {
 	all, err := s.refs(owner)
 	if err != nil {
@@ -294,9 +293,9 @@ func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed,
 }
 
 // Reuse tags an existing image as r instead of rebuilding it, and records it as a
-// version of r's Template. text names the image in the namespace of r's owner;
-// Defaults, Build and Layer of the version are those of as. It returns Conflict when
-// that image is not as.Digest, and the errors of Find.
+// version of r's Template. text names the image in the namespace of r's owner. The
+// version gets the Defaults, Build and Layer of as. It returns Conflict when that image
+// is not as.Digest, and the errors of Find.
 func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed, error) {
 	release, err := s.lockImages() // keeps the image from being removed meanwhile
 	if err != nil {
@@ -332,10 +331,11 @@ func (s *Store) makeSpace(owner sandbox.TenantID) error {
 	return nil
 }
 
-// Remove removes what text names: a tag, a version with its tags, or with a bare name the
-// whole Template. It also removes images that then have no name. It returns the removed
-// refs; NotFound if there are none. If Boots run from such an image or Snapshots need it,
-// it returns Conflict and removes nothing. freed is the freed disk space in bytes.
+// Remove removes a tag, a version with its tags, or a whole Template. text names it; a
+// bare name means the whole Template. It also removes images that then have no name. It
+// returns the removed refs; NotFound if text names none. If Boots run from such an
+// image or Snapshots need it, it returns Conflict and removes nothing. freed is the
+// freed disk space in bytes.
 func (s *Store) Remove(owner sandbox.TenantID, text string) (removed []Ref, freed int64, err error) {
 	r, err := ParseRef(owner, text)
 	if err != nil {

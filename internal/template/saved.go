@@ -58,8 +58,8 @@ func savedImage(ctx context.Context, file *os.File) (v1.Image, error) {
 }
 
 // checkSaved reads an archive up to the first entry that `docker save` never writes. It
-// reports whether there is no such entry and there is a manifest. It returns Invalid when
-// the manifest or the config is too large to hold in memory.
+// reports whether it found a manifest and no such entry. It returns Invalid when the
+// manifest or the config is too large to hold in memory.
 func checkSaved(archive *tar.Reader) (bool, error) {
 	var manifest []struct{ Config string }
 	found, sizes := false, map[string]int64{} // of files, without links

@@ -49,11 +49,11 @@ type Image struct {
 //
 //	images/               images by digest; see package images
 //	refs/NAME             JSON of an Image; also NAME:TAG, and NAME@DIGEST for each version
-//	tenants/HASH/NAME     the same for what a Tenant has built
+//	tenants/HASH/NAME     the same for the Templates of a Tenant
 //	locks/NAME.lock       held with flock while NAME is being built
-//	build/NAME            a build under way, or what a killed one left
+//	build/NAME            a running build, or the files that a killed build left
 //	cache                 downloads
-//	builds                records of what Tenants asked for; not the Store's own
+//	builds                records of the builds that Tenants requested; not the Store's own
 //
 // Reading needs no write permission. Methods are safe for concurrent use, also by several
 // processes.
@@ -74,10 +74,11 @@ func Open(dir string) (*Store, error) {
 	return &Store{dir: filepath.Clean(dir)}, nil
 }
 
-// SetSaved sets the function that finds a Snapshot that needs an image, by digest, before
-// the image is removed; NotFound if there is none. A Snapshot without an ID stands for a
-// Sandbox that has the image. Without the function only the Boots of this host protect an
-// image. It must be called before the Store is used.
+// SetSaved sets the function that searches for a Snapshot that needs an image, by
+// digest, before the image is removed. The function returns NotFound if no Snapshot
+// needs it. A Snapshot without an ID stands for a Sandbox that has the image. Without
+// the function only the Boots of this host protect an image. It must be called before
+// the Store is used.
 func (s *Store) SetSaved(saved func(ctx context.Context, image string) (sandbox.Snapshot, error)) {
 	s.saved = saved
 }
@@ -144,8 +145,8 @@ func (s *Store) Images() ([]string, error) {
 	return slices.DeleteFunc(all, func(digest string) bool { return !ValidDigest(digest) }), err
 }
 
-// ReceiveImage stores what r reads as an image without a name, unless it exists: then r is
-// not read. The errors are those of images.Folder.Receive.
+// ReceiveImage stores the content of r as an image without a name. If the image exists
+// already, r is not read. It returns the errors of images.Folder.Receive.
 func (s *Store) ReceiveImage(ctx context.Context, digest string, bytes int64, r io.Reader) error {
 	if err := checkDigest(digest); err != nil {
 		return err
@@ -182,7 +183,7 @@ func (s *Store) Resolve(ctx context.Context, tenant sandbox.TenantID, template s
 
 // Find returns the version that template, NAME, NAME:TAG or NAME@DIGEST, names for a
 // Tenant: its own, or else the operator's unless private. The empty Tenant is the
-// operator. The errors are those of Resolve.
+// operator. It returns the errors of Resolve.
 func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template string) (Listed, error) {
 	if err := ctx.Err(); err != nil {
 		return Listed{}, err

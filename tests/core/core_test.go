@@ -51,7 +51,7 @@ func (c joined) reach(t testing.TB, sb sandbox.Sandbox) {
 }
 
 // ended waits until a Sandbox has ended and returns its termination record.
-func (c joined) ended(t testing.TB, id string) sandbox.Certificate {
+func (c joined) ended(t testing.TB, id string) sandbox.TerminationRecord {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		sb, err := c.Manager.Get(t.Context(), "t", id)
@@ -63,7 +63,7 @@ func (c joined) ended(t testing.TB, id string) sandbox.Certificate {
 		}
 	}
 	t.Fatalf("%s does not end", id)
-	return sandbox.Certificate{}
+	return sandbox.TerminationRecord{}
 }
 
 func TestSandboxesOutliveTheServer(t *testing.T) {

@@ -60,7 +60,7 @@ func (w *window) text() string {
 	return w.shown.String()
 }
 
-// sees waits until text is shown, and discards the output up to its end.
+// sees waits until text is shown, and discards the output up to the end of the match.
 func (w *window) sees(t *testing.T, text string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -74,7 +74,7 @@ func (w *window) sees(t *testing.T, text string) {
 		}
 		w.mu.Unlock()
 		if time.Now().After(end) {
-			t.Fatalf("%q is not shown, but %q", text, w.text())
+			t.Fatalf("the terminal shows %q, want %q", w.text(), text)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestCommandShell(t *testing.T) {
 		}
 	}
 	if got := sh.try(t, "echo $((6 * 7))\n", "shell", "box", "bash", "--norc"); got.code != 0 || !strings.Contains(got.out, "\r42\r\n") {
-		t.Errorf("typed by a program: %+v", got)
+		t.Errorf("stdin from a pipe: %+v", got)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestCommandProcesses(t *testing.T) {
 	// The program continues only after its last output has been read, because two pipes
 	// may be read in either order.
 	for i, read := range []told{{"out\n", "", 0}, {"out\n", "err\n", 0}} {
-		rig.Within(t, rig.Patience, "what it writes", func() bool { return sh.try(t, "", "logs", "box", "job") == read })
+		rig.Within(t, rig.Patience, "the process's output", func() bool { return sh.try(t, "", "logs", "box", "job") == read })
 		sh.must(t, "exec", "box", "touch", []string{"/tmp/out", "/tmp/err"}[i])
 	}
 	if got := sh.try(t, "", "logs", "-f", "box", "job"); got != (told{"out\narg", "err\n", 0}) {

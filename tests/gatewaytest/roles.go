@@ -131,7 +131,7 @@ func (f *sandboxes) Put(id string, tenant sandbox.TenantID, state sandbox.State)
 	}
 	if s.State = state; state != sandbox.Starting && err == nil {
 		if state == sandbox.Ended {
-			s.Ended = &sandbox.Certificate{Cause: sandbox.CauseEngineLost, At: now}
+			s.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseEngineLost, At: now}
 		} else {
 			s.StartedAt = now
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// No operation on a special file and no broken archive makes the server fail. Reading a
+// Operations on special files and broken archives never cause a server error. Reading a
 // special file is refused with its kind.
 func TestOddFiles(t *testing.T) {
 	t.Parallel()

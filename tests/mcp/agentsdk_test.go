@@ -123,9 +123,8 @@ func ways(t *testing.T, here string) (all map[string]way, subagents map[string][
 }
 
 // The Claude Agent SDK fixes the bug with tools in a sandbox, under their own names and
-// those of Claude Code. Whatever the prompt mentions or the model requests, no file of
-// this machine is read or written. Without its protection, each way does lead to its
-// file.
+// the names of Claude Code's tools. No prompt and no tool call reads or writes a file
+// of this machine. Without the protection, every way reaches its file.
 func TestAgentSDKToolsInSandbox(t *testing.T) {
 	clients(t)
 	s := shared.Server(t)
@@ -180,7 +179,7 @@ func TestAgentSDKToolsInSandbox(t *testing.T) {
 					continue
 				}
 				if reached := w.reached(m.bodies); reached != tt.reached(w) {
-					t.Errorf("%s reached this machine: %t; the model was told %q", name, reached, m.results)
+					t.Errorf("%s reached this machine: %t; the tool results were %q", name, reached, m.results)
 				}
 			}
 		})
@@ -279,10 +278,10 @@ func TestAgentSDKInSandbox(t *testing.T) {
 		t.Fatalf("%d of %d tools were called: %q; asked %q", len(m.results), len(m.steps), m.results, m.asked)
 	}
 	if first, last := m.results[0], m.results[len(m.results)-1]; !strings.Contains(first, "FAILED") || !strings.Contains(last, "OK") || strings.Contains(last, "FAILED") {
-		t.Errorf("the model was told %q", m.results)
+		t.Errorf("the tool results were %q", m.results)
 	}
 	if got := m.results[3]; got != `"0\nmore\n0\n1\nplaceholder"` {
-		t.Errorf("inside there is %s", got)
+		t.Errorf("the sandbox's environment check printed %s", got)
 	}
 	if got := m.results[4]; got != `"404\n000\nunreachable"` {
 		t.Errorf("inside, the API and another host are %s", got)

@@ -51,10 +51,11 @@ func Defaults() Rules {
 	}
 }
 
-// Parse reads a list of items separated by commas. An item like "create=5:50" changes the
-// Defaults: requests a second, and burst; "create=off" means no limit for that Class. One
-// item may be the address of a Redis server, as ParseAddress takes it; nil: there is none.
-// "off" alone means no limits at all. Errors never quote a password.
+// Parse reads a list of items separated by commas. An item like "create=5:50" changes
+// the Defaults: requests a second, and burst; "create=off" means no limit for that
+// Class. One item may be the address of a Redis server, as ParseAddress takes it; a
+// list without an address gives nil. "off" alone means no limits at all. Errors never
+// quote a password.
 func Parse(text string) (Rules, *Address, error) {
 	if text == "off" {
 		return nil, nil, nil

@@ -31,8 +31,8 @@ func (c *Client) Start(ctx context.Context, r v1.StartProcessRequest) (v1.Proces
 	return p, err
 }
 
-// Processes returns the running processes of a Sandbox and the ones that ended last,
-// oldest first.
+// Processes returns the running processes of a Sandbox and the processes that ended
+// last, oldest first.
 func (c *Client) Processes(ctx context.Context, id string) ([]v1.Process, error) {
 	var list v1.Processes
 	err := c.call(ctx, http.MethodGet, processes, ofSandbox(id), nil, &list)
@@ -189,7 +189,7 @@ func (c *Client) socket(ctx context.Context, path, token string) (*websocket.Con
 
 // AttachEvent is output of a process, or a message about it.
 type AttachEvent struct {
-	Output []byte // output of the process; then there is no message
+	Output []byte // output of the process; the event then has no message
 	Stderr bool   // Output is of standard error, where the streams can be separated
 	v1.AttachEvent
 }

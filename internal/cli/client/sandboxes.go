@@ -42,8 +42,8 @@ func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bo
 	return p, err
 }
 
-// Ports returns the listening ports of a Sandbox; with all the agent's too. truncated
-// means that the list is not complete.
+// Ports returns the listening ports of a Sandbox. If all is set, it includes the
+// agent's ports. truncated means that the list is not complete.
 func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []v1.Listener, truncated bool, err error) {
 	answer := v1.Listeners{Ports: []v1.Listener{}}
 	query := url.Values{"all": {strconv.FormatBool(all)}}

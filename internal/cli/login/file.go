@@ -37,7 +37,7 @@ func Folder(getenv func(string) string) (string, error) {
 	return filepath.Join(dir, "cloud-sandbox"), nil
 }
 
-// Get returns the login at a server; false when there is none.
+// Get returns the login at a server; false when the file has no such login.
 func (f File) Get(server string) (Login, bool, error) {
 	all, err := f.read()
 	l, is := all[server]

@@ -199,8 +199,8 @@ func refused(err error) error {
 	return fmt.Errorf("ask the identity provider for a token: %w", err)
 }
 
-// loginOf selects, from a provider's tokens, the token that the server accepts: the
-// one for its audience.
+// loginOf selects, from a provider's tokens, the token that the server accepts: its
+// audience is the provider's Audience.
 func loginOf(p v1.Provider, token *oauth2.Token, refresh string) (Login, error) {
 	id, _ := token.Extra("id_token").(string)
 	for _, text := range []string{id, token.AccessToken} {

@@ -63,7 +63,7 @@ type host struct {
 	boots    map[string]*boot
 	starting map[string]bool
 	saved    map[string]saved
-	replicas map[string]saved // of those with a group, also once they are deleted
+	replicas map[string]saved // of states with a group, also once they are deleted
 	brought  []string         // images that were imported with saved states
 	watcher  *Engine          // receives the events
 }

@@ -28,8 +28,7 @@ import (
 // Config of an Engine.
 type Config struct {
 	Socket string // of the sentry host
-	// Earlier tells how to reach the sentry hosts of earlier builds. Zero: there are
-	// none.
+	// Earlier says how to reach the sentry hosts of earlier builds. Zero: no such hosts.
 	Earlier Earlier
 	// Network is the operator's settings for link shards.
 	Network link.Settings

@@ -54,8 +54,8 @@ func (e *Engine) newHost(build, socket string) *host {
 	return &host{engine: e, build: build, socket: socket, connecting: make(chan struct{}, 1), shared: map[string]int{}, stop: func() {}}
 }
 
-// connected returns the connection to the sentry host, and dials anew after it was lost.
-// It starts the sentry host of an earlier build if necessary.
+// connected returns the connection to the sentry host, and dials again after it was
+// lost. It starts the sentry host of an earlier build if necessary.
 func (h *host) connected(ctx context.Context) (*sentryhost.Client, error) {
 	if c := h.current(); c != nil {
 		return c, nil
@@ -106,9 +106,9 @@ func (h *host) current() *sentryhost.Client {
 	}
 }
 
-// greet subscribes to events, and sends our sentry host the cache policy. The sentry host
-// of an earlier build keeps no states: those that an earlier server did not import are
-// deleted.
+// greet subscribes to events, and sends our sentry host the cache policy. The sentry
+// host of an earlier build keeps no states: greet deletes its states that an earlier
+// server did not import.
 func (h *host) greet(ctx context.Context, c *sentryhost.Client) error {
 	if err := c.Watch(ctx); err != nil {
 		return err
@@ -227,8 +227,8 @@ func (h *host) keepConnected(ctx context.Context) {
 	}
 }
 
-// retryUntilDone retries undo in the background until it succeeds or the engine is closed. The
-// next engine finds what remains then.
+// retryUntilDone retries undo in the background until it succeeds or the engine is
+// closed. After a close, the next engine finds the remains.
 func (e *Engine) retryUntilDone(what string, undo func(context.Context) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

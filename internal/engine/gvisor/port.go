@@ -152,7 +152,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	a := <-answered
 	switch {
 	case a.err == nil:
-		return a.saved, nil // it got the whole state, whatever error the pipe had
+		return a.saved, nil // it got the whole state, even if the pipe returned an error
 	case ctx.Err() != nil:
 		e.forget(ctx, name)
 		return sandbox.Saved{}, ctx.Err()
@@ -251,7 +251,8 @@ func sendState(ctx context.Context, pipe io.Writer, r io.Reader, total int64) er
 	return err
 }
 
-// refusing marks the errors of a pipe, to distinguish them from those of its source.
+// refusing marks errors of writing to a pipe, to distinguish them from errors of
+// reading the source.
 type refusing struct{ io.Writer }
 
 func (r refusing) Write(p []byte) (int, error) {

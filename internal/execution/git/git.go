@@ -183,8 +183,8 @@ var reasons = []struct {
 	{"index.lock", sandbox.Conflict},
 }
 
-// coded converts a *failure to an error with a Code: that of the first matching reason,
-// or else fallback.
+// coded converts a *failure to an error with the Code of the first matching reason, or
+// with fallback.
 func coded(err error, fallback sandbox.Code, what string) error {
 	var f *failure
 	if !errors.As(err, &f) {

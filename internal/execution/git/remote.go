@@ -57,7 +57,7 @@ func checkURL(raw string) error {
 }
 
 // NameOf returns the last part of a repository's URL, the default name of its clone;
-// empty when there is none.
+// empty when the URL has no such part.
 func NameOf(raw string) string {
 	s := strings.TrimRight(raw, "/")
 	s = strings.TrimSuffix(strings.TrimSuffix(s, "/.git"), ".git")
@@ -207,7 +207,7 @@ func checkSource(remote, ref string) error {
 	return checkBranch("the upstream", ref)
 }
 
-// config returns one value of git's configuration; empty when there is none.
+// config returns one value of git's configuration; empty when it is not set.
 func (r Repo) config(ctx context.Context, key string) (string, error) {
 	out, err := r.git(ctx, call{args: []string{"config", "--get", key}, limit: maxName})
 	var none *failure
@@ -283,7 +283,7 @@ func (r Repo) commit(ctx context.Context, branch string) (string, error) {
 	return commit, nil
 }
 
-// credentialsFor returns credentials for a remote; nil when there are none.
+// credentialsFor returns credentials for a remote; nil when c is nil.
 func (r Repo) credentialsFor(ctx context.Context, c *Credentials, remote string, push bool) (*Credentials, error) {
 	if c == nil {
 		return nil, nil

@@ -199,7 +199,7 @@ type Commit struct {
 	AllowEmpty  bool
 }
 
-// Commit commits the staged changes. If there are none, it returns Conflict.
+// Commit commits the staged changes. If no change is staged, it returns Conflict.
 func (r Repo) Commit(ctx context.Context, c Commit) (Head, error) {
 	if _, err := r.root(ctx); err != nil {
 		return Head{}, err

@@ -35,8 +35,8 @@ const (
 var ErrFull = errors.New("no room for more output")
 
 // A Budget bounds the bytes in files of all Spools, in total and for each owner. An
-// owner's first bytes are guaranteed, whatever other owners use. Its methods are safe
-// for concurrent use.
+// owner's first bytes are guaranteed, even if other owners use the rest. Its methods
+// are safe for concurrent use.
 type Budget struct {
 	dir        string
 	total, own int64

@@ -61,11 +61,11 @@ func TestSpool(t *testing.T) {
 	var plain Spool
 	plain.Write(make([]byte, 2*inMemory))
 	if plain.Len() != 2*inMemory || plain.file != nil {
-		t.Error("one without a budget uses a file")
+		t.Error("a Spool without a budget uses a file")
 	}
 }
 
-// An owner gets its share, and its first bytes whatever others have.
+// Each owner has a maximum share and a guaranteed minimum.
 func TestBudget(t *testing.T) {
 	b := NewBudget(t.TempDir(), 32<<20, 20<<20)
 	fill := func(owner string) (*Spool, int) {
@@ -121,7 +121,7 @@ func TestEnter(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := b.Enter(ctx, "a", 19<<20); !errors.Is(err, context.Canceled) {
-			t.Errorf("who leaves: %v", err)
+			t.Errorf("a caller that cancels: %v", err)
 		}
 		if err := (*Budget)(nil).Enter(t.Context(), "a", 1<<40); err != nil {
 			t.Errorf("no budget: %v", err)
@@ -136,7 +136,7 @@ func TestMemory(t *testing.T) {
 		again, endAgain := m.With(t.Context(), "a")
 		b, endB := m.With(t.Context(), "b")
 		defer endB()
-		if err := HoldToTheEnd(a, 1<<40); err != nil { // as much as one may
+		if err := HoldToTheEnd(a, 1<<40); err != nil { // capped at one owner's share
 			t.Fatal(err)
 		}
 		if _, err := Hold(b, 20<<20); err != nil {
@@ -164,14 +164,14 @@ func TestMemory(t *testing.T) {
 			}
 		}
 		endAgain()
-		if err := HoldToTheEnd(again, 1<<20); err != nil { // by one that outlives the request
+		if err := HoldToTheEnd(again, 1<<20); err != nil { // by a goroutine that outlives the request
 			t.Error(err)
 		}
 		if len(m.owners) != 1 || m.owners["b"] == nil {
 			t.Errorf("at the end there are %v", m.owners)
 		}
 		if _, err := Hold(t.Context(), 1<<40); err != nil {
-			t.Errorf("nobody's: %v", err)
+			t.Errorf("without an owner: %v", err)
 		}
 	})
 }

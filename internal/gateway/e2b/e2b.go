@@ -8,14 +8,13 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
@@ -99,13 +98,13 @@ func errorCode(status int, starts bool) string {
 	return ""
 }
 
-// starts reports whether a request may start Sandboxes.
-func starts(r *http.Request) bool {
-	return r.Method == http.MethodPost && slices.Contains([]string{"sandboxes", "connect", "resume", "fork"}, path.Base(r.URL.Path))
+// starts reports whether an operation may start Sandboxes.
+func starts(op *catalogue.Operation) bool {
+	return op == catalogue.CreateSession || op == catalogue.ResumeSession || op == catalogue.ForkSession
 }
 
-// Fail answers the request r that failed with f.
-func Fail(w http.ResponseWriter, r *http.Request, f v1.Failure) {
+// Fail answers a request for the operation op that failed with f.
+func Fail(w http.ResponseWriter, op *catalogue.Operation, f v1.Failure) {
 	code := f.Status
 	if f.Code == sandbox.Unsupported {
 		code = http.StatusBadRequest // E2B's clients know no other status for an unsupported request
@@ -113,7 +112,7 @@ func Fail(w http.ResponseWriter, r *http.Request, f v1.Failure) {
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(r))}) // an error means that the client is gone
+	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(op))}) // an error means that the client is gone
 }
 
 // failureOf is the part of an answer about a Sandbox that could not be started.

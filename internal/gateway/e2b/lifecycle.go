@@ -292,7 +292,7 @@ func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 }
 
 // snapshotNamed returns the ID of the Tenant's newest Snapshot of a name, with any tag
-// if tags is set; empty when there is none.
+// if tags is set; empty when no such Snapshot exists.
 func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name string, tags bool) (string, error) {
 	page, err := a.Snapshots.ListSnapshots(ctx, who.Tenant, sandbox.SnapshotQuery{Name: name, Tags: tags, Kept: true, Limit: 1})
 	if err != nil || len(page.Snapshots) == 0 {

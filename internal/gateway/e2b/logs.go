@@ -49,7 +49,7 @@ const logTime = 3 * time.Second
 
 // entriesOf are the lifecycle events of a Sandbox, and the entries that its programs
 // log at the events address while it runs, oldest first. The output of its Processes is
-// not kept: it belongs to whoever started them.
+// not kept: it belongs to the clients that started them.
 func (a *API) entriesOf(ctx context.Context, sb sandbox.Sandbox) []logEntry {
 	var all []logEntry
 	add := func(at time.Time, message string) {

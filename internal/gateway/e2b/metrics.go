@@ -217,8 +217,8 @@ type loads struct {
 	watched map[string]bool
 }
 
-// watch adds a Sandbox to those that are measured while they are used. Beyond maxKept
-// it replaces another.
+// watch adds a Sandbox to the watched Sandboxes, which are measured while they are
+// used. Beyond maxKept it replaces another.
 func (l *loads) watch(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -78,8 +78,8 @@ func (a *API) known(ctx context.Context, who sandbox.Identity, uses sandbox.Secr
 	return sandbox.NewSecretUses(list)
 }
 
-// told answers with the public part of a Secret.
-func told(w http.ResponseWriter, status int, v any) error {
+// replyUnstored answers with v, and forbids clients and proxies to store the answer.
+func replyUnstored(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Cache-Control", "no-store")
 	return rest.Reply(w, status, v)
 }
@@ -103,7 +103,7 @@ func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	rest.Made(r.Context(), made.Name)
-	return told(w, http.StatusCreated, secretViewOf(made))
+	return replyUnstored(w, http.StatusCreated, secretViewOf(made))
 }
 
 // UpdateSecret answers POST /secrets/{secret}: it replaces the value, at once also in
@@ -127,7 +127,7 @@ func (a *API) UpdateSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := a.Updates.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
 		return err
 	}
-	return told(w, http.StatusOK, secretViewOf(replaced))
+	return replyUnstored(w, http.StatusOK, secretViewOf(replaced))
 }
 
 // GetSecret answers GET /secrets/{secret}.
@@ -139,7 +139,7 @@ func (a *API) GetSecret(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	return told(w, http.StatusOK, secretViewOf(s))
+	return replyUnstored(w, http.StatusOK, secretViewOf(s))
 }
 
 // ListSecrets answers GET /secrets with a page of them by name.
@@ -158,7 +158,7 @@ func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	for i, s := range all {
 		views[i] = secretViewOf(s)
 	}
-	return told(w, http.StatusOK, views)
+	return replyUnstored(w, http.StatusOK, views)
 }
 
 // DeleteSecret answers DELETE /secrets/{secret} and removes it from Sandboxes.

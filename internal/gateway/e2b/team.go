@@ -108,8 +108,8 @@ func (a *API) teamPoints(ctx context.Context, who sandbox.Identity, from, to tim
 	return points, nil
 }
 
-// teamPoint counts the Sandboxes that ran at a time, and those that began in the step
-// before. A time in an earlier pause counts as running.
+// teamPoint counts the Sandboxes that ran at a time, and the Sandboxes that began in
+// the step before. A time in an earlier pause counts as running.
 func teamPoint(all []sandbox.Sandbox, at time.Time, step time.Duration) teamMetricView {
 	v := teamMetricView{Timestamp: timestamp(at), TimestampUnix: at.Unix()}
 	began := 0

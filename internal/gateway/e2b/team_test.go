@@ -15,7 +15,7 @@ func TestTeamPoint(t *testing.T) {
 	}
 	ended := func(age, ago time.Duration) sandbox.Sandbox {
 		sb := running(age)
-		sb.State, sb.Ended = sandbox.Ended, &sandbox.Certificate{At: at.Add(-ago)}
+		sb.State, sb.Ended = sandbox.Ended, &sandbox.TerminationRecord{At: at.Add(-ago)}
 		return sb
 	}
 	paused := func(age, ago time.Duration) sandbox.Sandbox {

@@ -186,7 +186,8 @@ func (a *API) PageTemplates(w http.ResponseWriter, r *http.Request, who sandbox.
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// snapshotPart is TemplatePart for Snapshots. It returns absent when there are none.
+// snapshotPart is TemplatePart for Snapshots. It returns absent when no Snapshot
+// matches.
 func (a *API) snapshotPart(w http.ResponseWriter, r *http.Request, who sandbox.Identity, asked string, alias bool, absent error) error {
 	all, err := a.snapshotTags(r.Context(), who, asked)
 	switch {

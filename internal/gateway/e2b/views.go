@@ -46,7 +46,8 @@ func (a *API) tokenOf(sb sandbox.Sandbox) string {
 }
 
 // noDomain is the domain if clients reach the server by an IP address, which has no
-// subdomains. Nobody can own a name below it (RFC 2606), and it says what to configure.
+// subdomains. Names below .invalid cannot be registered (RFC 2606). The text says what
+// to configure.
 const noDomain = "set-cloud-sandbox-domain.invalid"
 
 // domain is the domain by which the client of r reaches ports of Sandboxes, as

@@ -147,7 +147,7 @@ func (a *API) StatVolumeFile(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	return told(w, http.StatusOK, statViewOf(f))
+	return replyUnstored(w, http.StatusOK, statViewOf(f))
 }
 
 // ChangeVolumeFile answers PATCH /volumecontent/{id}/path.
@@ -172,7 +172,7 @@ func (a *API) ChangeVolumeFile(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return err
 	}
-	return told(w, http.StatusOK, statViewOf(f))
+	return replyUnstored(w, http.StatusOK, statViewOf(f))
 }
 
 // RemoveVolumeFile answers DELETE /volumecontent/{id}/path.
@@ -208,7 +208,7 @@ func (a *API) ListVolumeFolder(w http.ResponseWriter, r *http.Request, who sandb
 	for i, f := range all {
 		views[i] = statViewOf(f)
 	}
-	return told(w, http.StatusOK, views)
+	return replyUnstored(w, http.StatusOK, views)
 }
 
 // MakeVolumeFolder answers POST /volumecontent/{id}/dir.
@@ -225,7 +225,7 @@ func (a *API) MakeVolumeFolder(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return err
 	}
-	return told(w, http.StatusCreated, statViewOf(f))
+	return replyUnstored(w, http.StatusCreated, statViewOf(f))
 }
 
 // ReadVolumeFile answers GET /volumecontent/{id}/file with the streamed bytes of a
@@ -282,5 +282,5 @@ func (a *API) WriteVolumeFile(w http.ResponseWriter, r *http.Request, who sandbo
 	if err != nil {
 		return err
 	}
-	return told(w, http.StatusCreated, statViewOf(f))
+	return replyUnstored(w, http.StatusCreated, statViewOf(f))
 }

@@ -23,15 +23,15 @@ type openVolumeView struct {
 
 func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name} }
 
-// replyOpen answers with a Volume and a new token, which allows what the caller may do
-// without it. The token is not stored.
+// replyOpen answers with a Volume and a new token, which grants no more than the
+// caller's own rights. The token is not stored.
 func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, v sandbox.Volume) error {
 	token, err := a.VolumeTokens.Sign(r.Context(), signing.VolumeGrant{Tenant: v.Tenant, Volume: v.ID, Write: who.May(sandbox.ScopeWrite), Until: who.Until})
 	if err != nil {
 		return err
 	}
 	rest.Unkept(r.Context())
-	return told(w, status, openVolumeView{volumeViewOf(v), token, a.domain(r)})
+	return replyUnstored(w, status, openVolumeView{volumeViewOf(v), token, a.domain(r)})
 }
 
 // errNoVolume is the one answer about a Volume that is absent or another Tenant's.
@@ -84,7 +84,7 @@ func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	for i, v := range all {
 		views[i] = volumeViewOf(v)
 	}
-	return told(w, http.StatusOK, views)
+	return replyUnstored(w, http.StatusOK, views)
 }
 
 // GetVolume answers GET /volumes/{id}.

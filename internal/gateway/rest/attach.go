@@ -132,7 +132,8 @@ func (a *API) endAttached(ctx context.Context, at attachment, saidSo bool) {
 }
 
 // show sends the output of the Process until it has ended, beginning with the end of
-// the earlier output. told is false when the client did not receive all of it.
+// the earlier output. The first result is false when the client did not receive all of
+// it.
 func (a *API) show(ctx, left context.Context, s *socket, at attachment) (told bool, err error) {
 	v := viewer{left: left, s: s, pipes: at.pipes}
 	told = true

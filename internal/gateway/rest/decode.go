@@ -21,8 +21,8 @@ import (
 )
 
 // Decode reads the body of r, one JSON object, into v. An empty body is {}. Unknown
-// fields, anything after the object and text that is not UTF-8 are Invalid. Whoever
-// sets r.Body bounds its size.
+// fields, anything after the object and text that is not UTF-8 are Invalid. The caller
+// must bound the size of r.Body.
 func Decode(r *http.Request, v any) error { return decodeFrom(r.Body, v) }
 
 func decodeFrom(body io.Reader, v any) error {

@@ -195,7 +195,7 @@ func TestFileTenantsAreInvisible(t *testing.T) {
 			return f.DoAs(other, route.method, strings.ReplaceAll(route.path, "ID", id), strings.ReplaceAll(route.body, "ID", id))
 		}
 		absent, foreign := ask("i00000000000000000000"), ask(id)
-		foreign.Body = bytes.ReplaceAll(foreign.Body, []byte(id), []byte("i00000000000000000000")) // each repeats what was asked for
+		foreign.Body = bytes.ReplaceAll(foreign.Body, []byte(id), []byte("i00000000000000000000")) // each error repeats the requested ID
 		if absent.Status != 404 || foreign.Status != 404 || !bytes.Equal(absent.Body, foreign.Body) {
 			t.Errorf("%s %s: absent %d %s, another's %d %s", route.method, route.path, absent.Status, absent.Body, foreign.Status, foreign.Body)
 		}
@@ -394,7 +394,7 @@ func TestSignedURLs(t *testing.T) {
 	}
 	down = sign(f.Token, `{"sandbox_id":"`+id+`","path":"a b","method":"GET"}`)
 	if a := f.DoAs("", "GET", down, ""); a.Status != 200 {
-		t.Errorf("signed anew: %d %s", a.Status, a.Body)
+		t.Errorf("signed again: %d %s", a.Status, a.Body)
 	}
 	f.Do("POST", "/api/v1/sandbox/release", `{"sandbox_id":"`+id+`"}`)
 	if a := f.DoAs("", "GET", down, ""); a.Status != 404 && a.Status != 409 {
@@ -511,7 +511,7 @@ func TestFilesStreamAtConstantMemory(t *testing.T) {
 	}
 }
 
-// A file that the Guest cuts off does not look whole.
+// A truncated read from the Guest ends in an error for the client.
 func TestBrokenDownload(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -547,6 +547,6 @@ func TestUploadBreaksOff(t *testing.T) {
 		t.Errorf("status %d", resp.StatusCode)
 	}
 	if a := f.Do("GET", "/api/v1/files?path=a&sandbox_id="+id, ""); a.Status != 404 {
-		t.Errorf("half a file is there: %s", a.Body)
+		t.Errorf("a partial file exists: %s", a.Body)
 	}
 }

@@ -92,7 +92,7 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	// First what may be refused.
+	// SetLost runs first: if it is refused, nothing is changed.
 	if body.Lost != nil {
 		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), *body.Lost); err != nil {
 			return err

@@ -246,7 +246,7 @@ func (a *API) UpdateSession(ctx context.Context, c Call, in *v1.UpdateRequest) (
 	return c.view(sb, err)
 }
 
-// TouchSession starts the timeout of a Sandbox anew.
+// TouchSession restarts the timeout of a Sandbox.
 func (a *API) TouchSession(ctx context.Context, c Call, _ *struct{}) (v1.Sandbox, error) {
 	sb, err := a.Updates.Touch(ctx, c.Who.Tenant, c.ID)
 	return c.view(sb, err)

@@ -116,7 +116,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 // archive. The files or the archive may be missing.
 type templateForm struct {
 	parts *multipart.Reader
-	next  *multipart.Part // the part to read; nil: there are no more
+	next  *multipart.Part // the part to read; nil: after the last part
 	err   error           // the error that cut the form short
 }
 
@@ -157,7 +157,7 @@ func (f *templateForm) advance(names ...string) (err error) {
 	return nil
 }
 
-// files is the part "files"; nil: there is none.
+// files is the part "files"; nil if it is missing.
 func (f *templateForm) files() io.Reader {
 	if f == nil || f.next == nil || f.next.FormName() != "files" {
 		return nil
@@ -165,7 +165,7 @@ func (f *templateForm) files() io.Reader {
 	return formPart{f, f.next}
 }
 
-// archive is the part "archive"; nil: there is none. With wanted, it must follow the
+// archive is the part "archive"; nil if it is missing. With wanted, it must follow the
 // files, and is opened once these have been read to their end.
 func (f *templateForm) archive(wanted bool) io.Reader {
 	switch {

@@ -116,8 +116,8 @@ func (a *API) ownHandlers() map[string]http.Handler {
 	}
 }
 
-// Serve answers one call of who with h. The error that it returns, if any, has already
-// been sent to the client.
+// Serve answers one call with h, on behalf of an Identity. The error that it returns,
+// if any, has already been sent to the client.
 func Serve(h http.Handler, w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	c := &call{who: who, flow: http.NewResponseController(w)}
 	bounded := *r.WithContext(context.WithValue(r.Context(), callKey{}, c))
@@ -239,11 +239,11 @@ type translator struct {
 func (t translator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		if err := checkKnown(r.Any()); err != nil {
-			return nil, told(ctx, t.explain(r.Header(), err))
+			return nil, callError(ctx, t.explain(r.Header(), err))
 		}
 		res, err := next(ctx, r)
 		if err != nil {
-			return nil, told(ctx, t.explain(r.Header(), err))
+			return nil, callError(ctx, t.explain(r.Header(), err))
 		}
 		return res, nil
 	}
@@ -252,7 +252,7 @@ func (t translator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (t translator) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		if err := next(ctx, conn); err != nil {
-			return told(ctx, t.explain(conn.RequestHeader(), err))
+			return callError(ctx, t.explain(conn.RequestHeader(), err))
 		}
 		return nil
 	}
@@ -262,9 +262,9 @@ func (translator) WrapStreamingClient(next connect.StreamingClientFunc) connect.
 	return next
 }
 
-// told is err in the form for clients. Errors of Connect itself stay: they are about
+// callError is err in the form for clients. Errors of Connect itself stay: they are about
 // messages that it could not read or send.
-func told(ctx context.Context, err error) error {
+func callError(ctx context.Context, err error) error {
 	c := callOf(ctx)
 	var ours *connect.Error
 	if !errors.As(err, &ours) {

@@ -22,7 +22,7 @@ type builds struct{ builds sandbox.TemplateBuilds }
 // following are the messages after the recipe: pieces of files, and then of an archive.
 type following struct {
 	in   *connect.ClientStream[templatev1.BuildRequest]
-	next *templatev1.BuildRequest // the message to read; nil: there are no more
+	next *templatev1.BuildRequest // the message to read; nil: after the last message
 }
 
 // advance receives the next message.

@@ -63,7 +63,7 @@ func typeOf(d protoreflect.MessageDescriptor) protoreflect.MessageType {
 	return t
 }
 
-// idOf is the field with the ID of the call's object; nil: there is none.
+// idOf is the field with the ID of the call's object; nil if the operation takes no ID.
 func idOf(method protoreflect.MethodDescriptor, op Unary) protoreflect.FieldDescriptor {
 	lacked := planOf(method.Input(), op.Takes).lacked
 	switch {

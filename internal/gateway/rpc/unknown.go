@@ -90,7 +90,7 @@ func (jsonCodec) Unmarshal(data []byte, msg any) error {
 }
 
 // unknownName returns the path of a field that a message, in JSON, has and its type
-// does not; empty: there is none.
+// does not; empty if the type has all fields.
 func unknownName(data []byte, d protoreflect.MessageDescriptor) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) != nil || strings.HasPrefix(string(d.FullName()), "google.protobuf.") { // whose JSON is of its own kind

@@ -15,11 +15,11 @@ const (
 	// readEvery is the time between two reads of the records that are remembered.
 	readEvery = 2 * time.Second
 	// staleAfter is the greatest age that a record may have had when the Store last
-	// answered. What an owner changed in the last staleAfter before the Store went away
-	// may be missing.
+	// answered. A change by an owner may be missing if it was made in the last staleAfter
+	// before the Store became unavailable.
 	staleAfter = 3 * readEvery
-	// longestOutage is how long records serve without the Store. It bounds what a gateway
-	// misses that alone is cut off from it.
+	// longestOutage is how long records serve without the Store. A gateway that alone is
+	// cut off from the Store misses at most the changes of this time.
 	longestOutage = 10 * time.Minute
 	// maxRemembered bounds the records, and one read of them.
 	maxRemembered = 4096
@@ -75,7 +75,8 @@ func (m *memory) forget(id string, asked time.Time) {
 	delete(m.byID, id)
 }
 
-// heard notes that the Store has answered what was asked at a time. The caller holds m.mu.
+// heard records that the Store has answered a read that began at a time. The caller
+// holds m.mu.
 func (m *memory) heard(asked time.Time) {
 	if asked.After(m.answered) {
 		m.answered = asked
@@ -95,8 +96,8 @@ func (m *memory) recall(id string, now time.Time) (sandbox.Sandbox, bool) {
 	return r.sandbox, true
 }
 
-// due are the Sandboxes whose records are to be read again. It forgets those that had no
-// request of late.
+// due are the Sandboxes whose records are to be read again. It forgets Sandboxes that
+// had no request for rememberFor.
 func (m *memory) due(now time.Time) (ids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +112,8 @@ func (m *memory) due(now time.Time) (ids []string) {
 	return ids
 }
 
-// renew replaces records by those that the Store gave at a time for all of ids.
+// renew replaces the records of ids with the records that the Store returned for a read
+// at a time. IDs without a record are forgotten.
 func (m *memory) renew(ids []string, records []sandbox.Sandbox, asked time.Time) {
 	given := map[string]sandbox.Sandbox{}
 	for _, sb := range records {

@@ -159,7 +159,7 @@ func (c *Client) EndProcess(ctx context.Context, id string) (execution.ProcessIn
 	return about(ctx, processIn(r), err)
 }
 
-// processIn returns the Process of an answer; nil when there is none.
+// processIn returns the Process of an answer; nil when the answer has no Process.
 func processIn[T any, P interface {
 	*T
 	GetProcess() *guestv1.ProcessInfo

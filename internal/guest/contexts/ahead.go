@@ -29,7 +29,7 @@ func (s *Contexts) Prepare() {
 		return
 	}
 	// This also loads the modules that an execution loads.
-	first := newCell(Request{Code: "None"}, 0, lifetime{}, nil, nobody{})
+	first := newCell(Request{Code: "None"}, 0, lifetime{}, nil, ignored{})
 	late := time.NewTimer(aheadStart)
 	defer late.Stop()
 	if w.begin(first) != nil {
@@ -70,8 +70,8 @@ func (s *Contexts) takeAhead() *worker {
 	return w
 }
 
-// start returns an interpreter for a context: the one that was started ahead if it
-// fits, or else a new one.
+// start returns an interpreter for a context: the interpreter that was started ahead if
+// it fits, or else a new one.
 func (s *Contexts) start(l language, command server.Command) (*worker, error) {
 	if l.name == aheadLanguage {
 		if w := s.takeAhead(); w != nil && w.become(command) {
@@ -114,10 +114,10 @@ func changesTo(before, after server.Command) (changes []string, ok bool) {
 	return changes, len(gone) == 0
 }
 
-// nobody is a Handler that ignores all events.
-type nobody struct{}
+// ignored is a Handler that ignores all events.
+type ignored struct{}
 
-func (nobody) Started(Started) error                { return nil }
-func (nobody) Output(bool, []byte) error            { return nil }
-func (nobody) Result(bool, map[string]string) error { return nil }
-func (nobody) Error(string, string, string) error   { return nil }
+func (ignored) Started(Started) error                { return nil }
+func (ignored) Output(bool, []byte) error            { return nil }
+func (ignored) Result(bool, map[string]string) error { return nil }
+func (ignored) Error(string, string, string) error   { return nil }

@@ -138,9 +138,9 @@ func (s *Contexts) Create(name, cwd, user string) (Info, error) {
 	return c.info(), nil
 }
 
-// List describes all contexts: first the default user's default contexts, those of
-// Python, JavaScript and TypeScript even if they were not used yet, then the others
-// in order of creation.
+// List describes all contexts. The default user's default contexts come first: Python,
+// JavaScript and TypeScript, even if they were not used yet. The others follow in order
+// of creation.
 func (s *Contexts) List() []Info {
 	owner, _ := s.guest.Owner()
 	s.mu.Lock()

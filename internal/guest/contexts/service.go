@@ -117,7 +117,7 @@ func (s *Service) DeleteContext(_ context.Context, r *connect.Request[guestv1.De
 	return connect.NewResponse(&guestv1.DeleteContextResponse{}), nil
 }
 
-// ListPrograms returns those of the named programs that exist in the Sandbox.
+// ListPrograms returns the named programs that exist in the Sandbox.
 func (s *Service) ListPrograms(_ context.Context, r *connect.Request[guestv1.ListProgramsRequest]) (*connect.Response[guestv1.ListProgramsResponse], error) {
 	m := &guestv1.ListProgramsResponse{}
 	for _, name := range r.Msg.Names {

@@ -1,6 +1,6 @@
 // Package envd implements the Guest's E2B-compatible services: processes, the file
-// system and plain HTTP for file contents, on one port. Names, statuses and
-// messages are those that the E2B SDKs expect.
+// system and plain HTTP for file contents, on one port. Names, statuses and messages
+// match the API that the E2B SDKs expect.
 package envd
 
 import (

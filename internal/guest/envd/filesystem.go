@@ -43,8 +43,8 @@ func account(g *server.Guest, name string) (server.User, error) {
 	return u, nil
 }
 
-// unknownUser is the name of a user that a request names and that does not exist.
-// Its texts are those that E2B's clients show.
+// unknownUser is the name of a user that a request names and that does not exist. Its
+// error text is the text of E2B, whose clients show it.
 type unknownUser string
 
 func (u unknownUser) Error() string { return fmt.Sprintf("invalid username: '%s'", string(u)) }

@@ -60,8 +60,8 @@ func refusedCode(kind server.Refusal) connect.Code {
 }
 
 // Entry describes a file. A symbolic link has the mode and size of its target, and a
-// dangling one has its own. Names are valid UTF-8, as messages require; those of files
-// are any bytes.
+// dangling one has its own. Names in an Entry are valid UTF-8, as messages require;
+// names of files may have any bytes.
 type Entry struct {
 	Name, Path   string
 	Info         fs.FileInfo // of the file itself
@@ -267,7 +267,7 @@ func typeOf(m fs.FileMode) guestv1.FileType {
 }
 
 // owner checks the paths of a call on single files and returns the default user, who
-// gets what the call makes.
+// owns the files that the call makes.
 func (s *Service) owner(paths ...string) (server.User, error) {
 	if err := checkPaths(paths...); err != nil {
 		return server.User{}, err

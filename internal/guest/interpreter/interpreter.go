@@ -1,7 +1,7 @@
 // Package interpreter is the Guest's E2B-compatible code interpreter: contexts that
-// keep their state, and executions in them, as plain HTTP on one port. Paths,
-// statuses, events and messages are those that the E2B SDKs expect; package
-// contexts runs the interpreters.
+// keep their state, and executions in them, as plain HTTP on one port. Paths, statuses,
+// events and messages match the API that the E2B SDKs expect; package contexts runs the
+// interpreters.
 package interpreter
 
 import (

@@ -85,7 +85,8 @@ func (c *cell) Error(name, text, traceback string) error {
 	return nil
 }
 
-// valueAt returns the value of a number, from 0; false when there is none yet.
+// valueAt returns the value of a number, from 0; false when the cell has fewer values
+// so far.
 func (c *cell) valueAt(n int) (value, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,8 +21,8 @@ const (
 	// maxRunning bounds the running Processes; a Sandbox's limit on processes is
 	// usually lower.
 	maxRunning = 4096
-	// maxEnded is how many ended Processes are kept: so many owned ones (Spec.Run)
-	// and so many others. The ones that ended first are removed first.
+	// maxEnded is how many ended Processes are kept: so many owned ones (Spec.Run) and so
+	// many others. The Processes that ended first are removed first.
 	maxEnded = 200
 	// maxKeys is how many idempotency keys are remembered.
 	maxKeys = 4096
@@ -102,7 +102,7 @@ type Spec struct {
 	Fingerprint []byte // of the request, with Key
 }
 
-// Errors of a start, in addition to those of server.Guest.
+// Errors of a start, in addition to the errors of server.Guest.
 var (
 	errKeyReused = errors.New("this Idempotency-Key was used for another request")
 	errKeyOld    = errors.New("this Idempotency-Key started a process that is no longer kept: use a new one")
@@ -377,8 +377,8 @@ func (r *Registry) All() []*Process {
 	return slices.Clone(r.all)
 }
 
-// FindKey returns the Process that was started with an idempotency key; nil when
-// there is none.
+// FindKey returns the Process that was started with an idempotency key; nil when no
+// such Process is known.
 func (r *Registry) FindKey(key string) *Process {
 	r.mu.Lock()
 	s := r.starts[key]

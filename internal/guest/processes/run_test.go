@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What an owner has not read is not dropped, however slow it is, and for a while
-// when it has left; others are not waited for.
+// A spool keeps output that its owner has not read: without limit while the owner
+// follows, and for returnTime after it left. It does not wait for other readers.
 func TestSpoolWaitsForOwners(t *testing.T) {
 	const total = spoolLimit + 4*segmentSize
 	for _, tt := range []struct {
@@ -69,7 +69,7 @@ func TestSpoolWaitsForOwners(t *testing.T) {
 	}
 }
 
-// A client that has left ends what runs for it, unless one comes back in time.
+// A Process ends when its client has left and no client returns in time.
 func TestEndUnlessFollowed(t *testing.T) {
 	for _, comes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestEndUnlessFollowed(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 			if ends := len(p.stop) == 1; ends == comes {
-				t.Errorf("somebody came: %v, it ends: %v", comes, ends)
+				t.Errorf("a client returned: %v, the Process ends: %v", comes, ends)
 			}
 		})
 	}

@@ -151,7 +151,7 @@ func (s *Service) find(id string) (*Process, error) {
 	return nil, connect.NewError(connect.CodeNotFound, errors.New("no such process, or it is no longer kept"))
 }
 
-// ListProcesses lists the running Processes and those that ended last, except
+// ListProcesses lists the running Processes and the Processes that ended last, except
 // Processes whose end was delivered to their owner.
 func (s *Service) ListProcesses(context.Context, *connect.Request[guestv1.ListProcessesRequest]) (*connect.Response[guestv1.ListProcessesResponse], error) {
 	out := &guestv1.ListProcessesResponse{}

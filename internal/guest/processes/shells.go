@@ -22,8 +22,8 @@ const shellFolder = "/run/cloud-sandbox/shells"
 // session's, and variables. It reads the state from the file and writes the new
 // state beside it. The Guest then takes the new state over if it is complete.
 //
-// The mark by which processes are found again must be the one of this command, not
-// of the command that saved the state.
+// The mark by which processes are found again must be the mark of this command, not of
+// the command that saved the state.
 const session = `set -- "$CLOUD_SANDBOX_RUN" "$@"
 [ -r "$2" ] && . "$2" 2>/dev/null
 export CLOUD_SANDBOX_RUN="$1"

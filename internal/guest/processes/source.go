@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// Source is code that a Process's program is made of, or reads. It is written to a
-// folder of its own, which is removed when the Process has ended.
+// Source is code that a Process compiles or interprets. It is written to a folder of
+// its own, which is removed when the Process has ended.
 type Source struct {
 	Folder  string   // absolute; it must not exist
 	File    string   // name in Folder
@@ -36,8 +36,7 @@ func (s *Source) steps(p *Process, program step) (first step, next []step, err e
 	return step{command: p.Command, compiles: true}, []step{program}, nil
 }
 
-// failed writes to the output why the code could not be written, and returns the
-// result of the Process.
+// failed writes the error to the Process's output, and returns its result.
 func (s *Source) failed(p *Process, err error) server.RunResult {
 	p.output.append(true, fmt.Appendf(nil, "the code could not be written: %v\n", err))
 	result := server.RunResult{Status: server.StatusOK, ExitCode: 1}
@@ -52,5 +51,5 @@ func (s *Source) remove(p *Process) {
 	if s == nil {
 		return
 	}
-	_ = server.As(p.Command.User, func() error { return os.RemoveAll(s.Folder) }) // a remainder stays in the Sandbox
+	_ = server.As(p.Command.User, func() error { return os.RemoveAll(s.Folder) }) // on error, files stay in the Sandbox until it ends
 }

@@ -39,8 +39,8 @@ func As(u User, f func() error) error {
 	return <-done
 }
 
-// holdSignals blocks all signals on this thread except those that its own faults
-// raise and the one by which the runtime has every thread make a system call.
+// holdSignals blocks all signals on this thread except the signals that its own faults
+// raise, and signal 33: with it the runtime makes every thread perform a system call.
 func holdSignals() (before unix.Sigset_t, err error) {
 	var held unix.Sigset_t
 	held.Val[0] = ^uint64(0) // signals are counted from 1

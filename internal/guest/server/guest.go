@@ -48,7 +48,7 @@ type Guest struct {
 
 	away            time.Duration            // time between saves and restores, in total
 	rebound         chan struct{}            // closed by the Bind of a restored Boot; nil: no waiter
-	savedAt         func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: see told
+	savedAt         func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: see reportedSavedAt
 	reportedSavedAt time.Time                // when the Boot was saved, for a Boot that cannot know
 
 	mounted mounted // Volumes

@@ -172,9 +172,9 @@ func owners(proc string) map[owner][]int {
 	return out
 }
 
-// asOwner calls f on a thread whose real user and group are those of o. The kernel
-// lets only o read the open files of its processes; other users need a capability
-// that no process inside has. The thread stays root in all else.
+// asOwner calls f on a thread with o's real user and group. The kernel lets only o read
+// the open files of its processes; other users need a capability that no process inside
+// has. The thread stays root in all else.
 func asOwner(o owner, f func()) {
 	if os.Geteuid() != 0 || o.uid == 0 {
 		f()

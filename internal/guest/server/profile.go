@@ -8,8 +8,8 @@ import (
 // profile is the file that login shells read first.
 const profile = "/etc/profile"
 
-// distributionPaths are the values to which the profiles of Debian and Alpine set
-// PATH, whatever it was before.
+// distributionPaths are the values with which the profiles of Debian and Alpine replace
+// any earlier PATH.
 var distributionPaths = []string{
 	searchPath,
 	"/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games",

@@ -27,8 +27,8 @@ const (
 	// shellRoom bounds the code that a waiting bash can take, in bytes, including
 	// the final zero byte.
 	shellRoom = 8 << 10
-	// maxStartup bounds the startup file of that bash, in bytes: a pipe holds 64
-	// KiB, and nobody waits for it to be read.
+	// maxStartup bounds the startup file of that bash, in bytes: a pipe holds 64 KiB, and
+	// its writer does not wait for bash to read it.
 	maxStartup = 48 << 10
 	// triedCode shows by its exit code whether a bash runs code that it was given
 	// late.
@@ -64,7 +64,7 @@ type waitingShell struct {
 	folder  fileState
 }
 
-// fileState is equal for a path as long as the same file is there, unchanged.
+// fileState is equal for a path as long as the path names the same, unchanged file.
 type fileState struct {
 	dev, ino       uint64
 	mode, uid, gid uint32
@@ -167,7 +167,7 @@ func (s *shells) drop(w *waitingShell) {
 	}
 }
 
-// take removes and returns the waiting bash; nil when there is none.
+// take removes and returns the waiting bash; nil when no bash waits.
 func (s *shells) take() *waitingShell {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +317,7 @@ func localTo(b []byte) []unix.Iovec {
 
 func remoteAt(at uintptr, n int) []unix.RemoteIovec { return []unix.RemoteIovec{{Base: at, Len: n}} }
 
-// gone reports whether the bash has ended, for whatever reason.
+// gone reports whether the bash has ended, for any reason.
 func (w *waitingShell) gone() bool {
 	select {
 	case <-w.piped.Exited():
@@ -388,8 +388,8 @@ func (w *waitingShell) become(c Command, code string, input bool) *Piped {
 	return p
 }
 
-// sameProgram reports whether two commands are the same program of the same user,
-// whatever their arguments.
+// sameProgram reports whether two commands are the same program of the same user. Their
+// arguments may differ.
 func (c Command) sameProgram(other Command) bool {
 	return c.Path == other.Path && c.User.UID == other.User.UID && c.User.GID == other.User.GID && slices.Equal(c.User.Groups, other.User.Groups)
 }

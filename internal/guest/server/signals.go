@@ -33,7 +33,7 @@ func LeaveSignals() {
 	var byDefault [32]byte  // struct sigaction of rt_sigaction(2): SIG_DFL is zero
 	const maskBytes = 8
 	for _, s := range leave {
-		// Children inherit ignored signals, but not those that the kernel handles.
+		// Not SIG_IGN, which signal.Ignore set: children would inherit it.
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s.(syscall.Signal)), uintptr(unsafe.Pointer(&byDefault)), 0, maskBytes, 0, 0)
 	}
 }

@@ -80,8 +80,8 @@ func (g *Guest) unmountVolumes() {
 	}
 }
 
-// remountVolumes mounts the Volumes of a killed volume server anew, and reports
-// whether to try again: another program may have its port.
+// remountVolumes mounts the Volumes of a killed volume server again, and reports
+// whether to try once more: another program may have its port.
 func (g *Guest) remountVolumes(was *Child, volumes []VolumeMount) (again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -50,8 +50,8 @@ func (w *Worker) OutOfMemory(status syscall.WaitStatus) bool {
 // Signal sends a signal to the program itself.
 func (w *Worker) Signal(s syscall.Signal) { _ = unix.Kill(w.run.leader, s) }
 
-// Kill ends the program and everything it started. Of processes that wiped all
-// traces it ends only those that started since m.
+// Kill ends the program and everything it started. A process that wiped all traces is
+// ended only if it started since m.
 func (w *Worker) Kill(m Moment) { killFamily(w.since(m), map[int]bool{}) }
 
 // since returns the run with m as its start: processes that hide are attributed to

@@ -80,9 +80,9 @@ func (s *aheads) changed() {
 	s.changing--
 }
 
-// expect registers an opening that may prefetch a file. The caller calls told once:
-// with the promise that came, or zero. The file is kept unless this Boot may have
-// changed it after the Node read it.
+// expect registers an opening that may prefetch a file. The caller calls the returned
+// function once: with the promise that came, or zero. The file is kept unless this Boot
+// may have changed it after the Node read it.
 func (s *aheads) expect(node uint64) (told func(promise int64, attr volume.Attr, data []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,8 +78,8 @@ func (q *query) readFolder(handle, at uint64, size int) syscall.Errno {
 	return 0
 }
 
-// part returns the part of a folder's listing that begins at or before an offset.
-// At offset 0 it fetches the listing anew.
+// part returns the part of a folder's listing that begins at or before an offset. At
+// offset 0 it fetches the listing again.
 func (m *mount) part(node uint64, f *folder, at uint64) (*folder, syscall.Errno) {
 	if f == nil || at == 0 || at < f.begin {
 		f = &folder{entries: []volume.Entry{{Node: node, Type: unix.DT_DIR, Name: "."}, {Node: node, Type: unix.DT_DIR, Name: ".."}}}

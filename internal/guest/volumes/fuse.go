@@ -121,8 +121,8 @@ const (
 	maxFresh = 64
 )
 
-// told stores the answer that a thread got.
-func (m *mount) told(thread uint32, a volume.Attr) {
+// keepAttr stores the answer that a thread got.
+func (m *mount) keepAttr(thread uint32, a volume.Attr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.fresh) >= maxFresh {
@@ -367,7 +367,7 @@ func (q *query) entry(in []byte) {
 		r.Data = target
 	}
 	q.ask(r, func(a volume.Answer) {
-		q.m.told(h.thread, a.Attr)
+		q.m.keepAttr(h.thread, a.Attr)
 		q.out = appendEntry(q.out, a.Attr)
 		if h.op == opCreate {
 			q.out = appendOpen(q.out, a.Attr.Node)

@@ -94,8 +94,8 @@ func readBounded(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// pair returns the certificate with its key, which may be the one of a renewal that was
-// interrupted; renewed reports that.
+// pair returns the certificate with its key. After an interrupted renewal this is the
+// key in nextKeyFile; renewed reports that.
 func (f files) pair() (pair tls.Certificate, renewed bool, err error) {
 	pair, err = tls.X509KeyPair(f.cert, f.key)
 	if err != nil && len(f.nextKey) > 0 {
@@ -192,8 +192,8 @@ func writeFolder(dir string, uid int, key []byte, of issued, join string) error 
 	return own(dir, uid)
 }
 
-// makeOpen makes a missing folder and its parents, which all users may enter whatever the
-// umask.
+// makeOpen makes a missing folder and its parents. All users may enter them, regardless
+// of the umask.
 func makeOpen(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil

@@ -18,9 +18,10 @@ import (
 )
 
 // The authority also certifies the keys with which the sentry hosts of nodes sign saved
-// states, so that each imports what the others saved. Its own key for that is in its folder
-// too. Only a join certifies: the token proves that root of that machine asks, which the
-// certificate of a node, held by its server, would not.
+// states, so that each host imports the states that the others saved. Its own key for
+// that is in its folder too. Only a join certifies: the token proves that root of that
+// machine asks. The certificate of a node would not prove this, because the node's
+// server holds it.
 
 // Folders of an authority, with a record for each key of a sentry host.
 const (

@@ -72,9 +72,9 @@ func NewJoins(a *Authority, life time.Duration, log *slog.Logger) *Joins {
 	return &Joins{authority: a, life: life, log: log}
 }
 
-// certificate returns the certificate of this process, which it makes anew when half of
-// its life is over. Its chain includes the authority, by whose fingerprint a machine that
-// joins recognizes it.
+// certificate returns the certificate of this process. When half of its life is over,
+// it makes a new one. The chain includes the authority, by whose fingerprint a machine
+// that joins recognizes it.
 func (j *Joins) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

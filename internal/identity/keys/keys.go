@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// trustTime is how long a Key is cached: another process's revocation takes effect
-	// within it, this one's at once.
+	// trustTime is how long a Key is cached. A revocation in another process takes effect
+	// within this time; a revocation here takes effect at once.
 	trustTime = time.Second
 	// maxTrusted bounds the cache.
 	maxTrusted = 10_000
@@ -54,16 +54,16 @@ func New(store sandbox.KeyStore, log *slog.Logger) *Service {
 
 // Request describes a Key to make.
 type Request struct {
-	ID     string // the one it will have; empty: a fresh one
+	ID     string // of the new Key; empty: a fresh ID
 	Name   string
 	Scopes []sandbox.Scope // empty: all that its maker may grant
 	Role   sandbox.Role    // empty: its maker's
 	Life   time.Duration   // zero: it does not expire
 }
 
-// Create makes a Key of who's Tenant and returns it with its secret, which cannot be
-// retrieved again. Denied for more rights than the caller's. A Key made by a Key expires
-// with it at the latest.
+// Create makes a Key of the caller's Tenant and returns it with its secret, which
+// cannot be retrieved again. Create returns Denied if the Key would have more rights
+// than the caller. A Key made by a Key expires with it at the latest.
 func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (sandbox.Key, string, error) {
 	if err := checkName(r.Name); err != nil {
 		return sandbox.Key{}, "", err
@@ -75,7 +75,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (
 		r.Role = who.Role
 	}
 	if !who.Role.Gives(r.Role) {
-		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Denied, "only an admin can make a key of another role, and never of a role above their own")
+		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Denied, "the role %q may not make a key of the role %.40q: choose your own role; an admin may also choose a lower one", who.Role, r.Role)
 	}
 	maker := who
 	maker.Role = r.Role
@@ -156,8 +156,7 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 	if err != nil {
 		return sandbox.Identity{}, err
 	}
-	// The row was found by its hash; a Store that matches too much must not let anybody
-	// in.
+	// The row was found by its hash; a Store that matches too much must not grant access.
 	if current(hash, key) && key.Expired(now) {
 		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous, "the API key expired at %s: make another with `cloud-sandbox key create`", key.ExpiresAt.UTC().Format(time.RFC3339))
 	}
@@ -209,8 +208,9 @@ func (s *Service) List(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.
 	return s.store.Keys(ctx, tenant)
 }
 
-// Revoke ends a Key of who's Tenant for good: at once here, within a second elsewhere.
-// NotFound if the Tenant has no such Key, Denied if its Role is above who's.
+// Revoke ends a Key of the caller's Tenant for good: at once here, within a second
+// elsewhere. NotFound if the Tenant has no such Key, Denied if its Role is above the
+// caller's.
 func (s *Service) Revoke(ctx context.Context, who sandbox.Identity, id string) error {
 	if err := s.mayChange(ctx, who, id); err != nil {
 		return err
@@ -220,8 +220,8 @@ func (s *Service) Revoke(ctx context.Context, who sandbox.Identity, id string) e
 	return err
 }
 
-// Rename changes the name of a Key of who's Tenant; it accepts the names that Create
-// does. It fails as Revoke does.
+// Rename changes the name of a Key of the caller's Tenant; it accepts the names that
+// Create does. It fails as Revoke does.
 func (s *Service) Rename(ctx context.Context, who sandbox.Identity, id, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -242,7 +242,7 @@ func (s *Service) mayChange(ctx context.Context, who sandbox.Identity, id string
 	}
 	for _, k := range all {
 		if k.ID == id && k.Role.Above(who.Role) {
-			return sandbox.Errorf(sandbox.Denied, "the key is of a role above yours")
+			return sandbox.Errorf(sandbox.Denied, "the key %q has the role %q, which is above yours: ask a user with that role or a higher one", k.ID, k.Role)
 		}
 	}
 	return nil

@@ -8,9 +8,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Rotate gives a Key of who's Tenant a new secret and returns it; it cannot be retrieved
-// again. The old secret stays valid for overlap, which must be in [0, MaxKeyOverlap], and
-// never longer than the Key. With 0 it ends at once here, and elsewhere within a second.
+// Rotate gives a Key of the caller's Tenant a new secret and returns it; it cannot be
+// retrieved again. The old secret stays valid for overlap, which must be in [0,
+// MaxKeyOverlap], and never longer than the Key. With 0 it ends at once here, and
+// elsewhere within a second.
 //
 // A secret that was never used, as after a lost answer, is replaced and ends at once, and
 // the previous one stays valid. Otherwise a Key has at most two valid secrets: Conflict
@@ -18,8 +19,8 @@ import (
 //
 // The Key then belongs to the User who rotated it, and is revoked with them.
 //
-// NotFound if the Tenant has no such Key; Denied if the Key may do more than who, or for
-// longer; Conflict if it has expired.
+// NotFound if the Tenant has no such Key; Denied if the Key may do more than the
+// caller, or for longer; Conflict if it has expired.
 func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, overlap time.Duration) (sandbox.Key, string, error) {
 	if overlap < 0 || overlap > sandbox.MaxKeyOverlap {
 		return sandbox.Key{}, "", sandbox.Errorf(sandbox.Invalid, "overlap_seconds must be between 0, for no overlap, and %d", int64(sandbox.MaxKeyOverlap.Seconds()))

@@ -26,8 +26,8 @@ type Issuer struct {
 	// Audience is the required aud of its tokens.
 	Audience string `json:"audience"`
 	// ClientID is the OAuth client of the command line for browser logins, and Scopes the
-	// scopes it requests; without ClientID there are no such logins. Nil Scopes: openid
-	// and offline_access.
+	// scopes it requests. Without ClientID, browser logins are not offered. Nil Scopes:
+	// openid and offline_access.
 	ClientID string   `json:"client_id,omitempty"`
 	Scopes   []string `json:"scopes,omitempty"`
 	// Tenant is the Tenant of all its users; empty: see TenantClaim.

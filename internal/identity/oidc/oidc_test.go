@@ -32,8 +32,8 @@ type provider struct {
 	keys   []jose.JSONWebKey
 	calls  int        // for keys
 	broken int        // HTTP status of every answer; 0: it works
-	name   string     // what it calls itself; empty: its URL
-	body   func() any // the keys in place of keys; nil: keys
+	name   string     // the issuer that it claims; empty: its URL
+	body   func() any // returns the body of the key set; nil: built from keys
 }
 
 func newProvider(t *testing.T) *provider {
@@ -78,7 +78,7 @@ func (p *provider) set(change func()) {
 	change()
 }
 
-// publishes has the provider tell these keys and no others.
+// publishes replaces the provider's keys.
 func (p *provider) publishes(keys map[string]any) {
 	p.set(func() {
 		p.keys = nil
@@ -200,20 +200,20 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// What a token says of its user beside their role is told as far as it is harmless
-// and vouched for.
+// The profile has the token's name and email, if they are valid and not marked as
+// unverified.
 func TestProfiles(t *testing.T) {
 	w := newWorld(t)
 	for name, tt := range map[string]struct {
 		claims      map[string]any
 		name, email string
 	}{
-		"nothing":         {nil, "", ""},
-		"both":            {map[string]any{"name": "Alice", "email": "alice@example.com"}, "Alice", "alice@example.com"},
-		"verified":        {map[string]any{"email": "alice@example.com", "email_verified": true}, "", "alice@example.com"},
-		"not verified":    {map[string]any{"email": "alice@example.com", "email_verified": false}, "", ""},
-		"no texts":        {map[string]any{"name": 1, "email": []string{"a@b"}}, "", ""},
-		"what is no name": {map[string]any{"name": "\x1b[31m", "email": "not one"}, "", ""},
+		"nothing":        {nil, "", ""},
+		"both":           {map[string]any{"name": "Alice", "email": "alice@example.com"}, "Alice", "alice@example.com"},
+		"verified":       {map[string]any{"email": "alice@example.com", "email_verified": true}, "", "alice@example.com"},
+		"not verified":   {map[string]any{"email": "alice@example.com", "email_verified": false}, "", ""},
+		"no texts":       {map[string]any{"name": 1, "email": []string{"a@b"}}, "", ""},
+		"invalid values": {map[string]any{"name": "\x1b[31m", "email": "not one"}, "", ""},
 	} {
 		who, err := w.issuers.Check(t.Context(), w.token(tt.claims))
 		if err != nil {
@@ -232,22 +232,22 @@ func TestOurs(t *testing.T) {
 		token string
 		want  bool
 	}{
-		"for us":             {w.token(nil), true},
-		"for us and another": {w.token(map[string]any{"aud": []string{"other", "cloud-sandbox"}}), true},
-		"expired":            {w.token(map[string]any{"exp": 1}), true},
-		"for another":        {w.token(map[string]any{"aud": "other"}), false},
-		"for nobody":         {w.token(map[string]any{"aud": nil}), false},
-		"for a number":       {w.token(map[string]any{"aud": 1}), false},
-		"of another issuer":  {w.token(map[string]any{"iss": "https://other.example"}), false},
-		"no token":           {"a.b.c", false},
-		"nothing":            {"", false},
+		"for us":              {w.token(nil), true},
+		"for us and another":  {w.token(map[string]any{"aud": []string{"other", "cloud-sandbox"}}), true},
+		"expired":             {w.token(map[string]any{"exp": 1}), true},
+		"for another":         {w.token(map[string]any{"aud": "other"}), false},
+		"without an audience": {w.token(map[string]any{"aud": nil}), false},
+		"for a number":        {w.token(map[string]any{"aud": 1}), false},
+		"of another issuer":   {w.token(map[string]any{"iss": "https://other.example"}), false},
+		"no token":            {"a.b.c", false},
+		"nothing":             {"", false},
 	} {
 		if got := w.issuers.MayBeValid(tt.token); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	if (*Issuers)(nil).MayBeValid(w.token(nil)) {
-		t.Error("there are no issuers")
+		t.Error("nil Issuers accept a token")
 	}
 }
 
@@ -269,7 +269,7 @@ func TestMappings(t *testing.T) {
 	}
 }
 
-// Each is an attack, and none gets in.
+// Every forged token is rejected.
 func TestForgedTokens(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.issuers.Check(t.Context(), w.token(nil)); err != nil {
@@ -310,16 +310,16 @@ func TestForgedTokens(t *testing.T) {
 		"other claims":                    parts[0] + "." + base64.RawURLEncoding.EncodeToString(admin) + "." + parts[2],
 		"another audience":                w.token(map[string]any{"aud": "other"}),
 		"no audience":                     w.token(map[string]any{"aud": nil}),
-		"an audience that begins so":      w.token(map[string]any{"aud": "cloud-sandbox-2"}),
+		"an audience with ours as prefix": w.token(map[string]any{"aud": "cloud-sandbox-2"}),
 		"another issuer":                  w.token(map[string]any{"iss": "https://evil.example"}),
-		"an issuer that begins so":        w.token(map[string]any{"iss": w.p.URL + "/"}),
+		"an issuer with ours as prefix":   w.token(map[string]any{"iss": w.p.URL + "/"}),
 		"no issuer":                       w.token(map[string]any{"iss": nil}),
 		"an expired one":                  w.token(map[string]any{"exp": w.clock.Now().Add(-time.Second).Unix()}),
 		"one that does not expire":        w.token(map[string]any{"exp": nil}),
 		"one that expires at 0":           w.token(map[string]any{"exp": 0}),
 		"an end that is text":             w.token(map[string]any{"exp": "never"}),
 		"an end that is digits in text":   w.token(map[string]any{"exp": fmt.Sprint(w.clock.Now().Add(time.Hour).Unix())}),
-		"a beginning that is such":        w.token(map[string]any{"nbf": fmt.Sprint(w.clock.Now().Unix())}),
+		"an nbf that is digits in text":   w.token(map[string]any{"nbf": fmt.Sprint(w.clock.Now().Unix())}),
 		"one that is not valid yet":       w.token(map[string]any{"nbf": w.clock.Now().Add(time.Hour).Unix()}),
 		"no subject":                      w.token(map[string]any{"sub": nil}),
 		"a subject of control characters": w.token(map[string]any{"sub": "alice\nroot"}),
@@ -349,7 +349,7 @@ func TestForgedTokens(t *testing.T) {
 	}
 }
 
-// A key of one issuer is none of another's.
+// A key of one issuer does not verify tokens of another.
 func TestIssuersAreApart(t *testing.T) {
 	a, b := newWorld(t), newWorld(t)
 	trusts := func(p *provider, name string) Issuer {
@@ -392,12 +392,12 @@ func TestRotation(t *testing.T) {
 	w.p.publishes(map[string]any{"k2": next.Public()})
 	w.clock.add(keysFresh + time.Second)
 	if err := check(old); err == nil {
-		t.Error("a withdrawn key is trusted on")
+		t.Error("a withdrawn key is still trusted")
 	}
 	if err := check(newer); err != nil {
 		t.Error(err)
 	}
-	// While the issuer is away its keys hold, for a while.
+	// Cached keys stay valid for keysLife while the issuer is unreachable.
 	w.p.set(func() { w.p.broken = 503 })
 	w.clock.add(30 * time.Minute)
 	if err := check(newer); err != nil {
@@ -415,7 +415,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// However many tokens with unknown keys come at once, the issuer is asked once.
+// Concurrent tokens with unknown keys cause one request to the issuer.
 func TestFlood(t *testing.T) {
 	w := newWorld(t)
 	theirs := rsaKey(t)
@@ -438,7 +438,7 @@ func TestBadProviders(t *testing.T) {
 	secret := jose.JSONWebKey{Key: []byte("0123456789abcdef0123456789abcdef"), KeyID: "k1", Algorithm: "HS256"}
 	for name, spoil := range map[string]func(*world){
 		"it is away":                func(w *world) { w.p.broken = 500 },
-		"it calls itself another":   func(w *world) { w.p.name = "https://evil.example" },
+		"it claims another issuer":  func(w *world) { w.p.name = "https://evil.example" },
 		"it has no keys":            func(w *world) { w.p.keys = nil },
 		"its key is a secret":       func(w *world) { w.p.keys = []jose.JSONWebKey{secret} },
 		"its key is private":        func(w *world) { w.p.keys = []jose.JSONWebKey{{Key: w.key, KeyID: "k1"}} },
@@ -497,7 +497,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Who can log in somewhere is told where, without more than that.
+// Logins lists only the issuers with a client ID, and only the data that a login needs.
 func TestLogins(t *testing.T) {
 	all, err := Parse(`[
 		{"name":"z","issuer":"https://z.example","audience":"a","client_id":"c","tenant":"t","role":"viewer"},

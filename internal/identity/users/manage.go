@@ -70,9 +70,9 @@ func mayGive(who sandbox.Identity, u sandbox.User) error {
 	return nil
 }
 
-// mayRelease refuses a change that would undo all decisions of somebody above the caller
-// (who): the User's next token may carry more than the caller can grant, whatever the
-// last one carried.
+// mayRelease refuses a change that would undo all decisions of a user above the caller
+// (who): the User's next token may carry more than the caller can grant, even if the
+// last one carried less.
 func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
 	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" {
 		return sandbox.Errorf(sandbox.Denied, "the user's role was set by a role above yours, and cannot be released: give the user a role")
@@ -80,8 +80,8 @@ func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
 	return nil
 }
 
-// settle makes a change effective, and audits it in the Tenant's log if somebody of
-// another Tenant made it.
+// settle makes a change effective, and audits it in the User's Tenant's log if the
+// caller is of another Tenant.
 func (s *Service) settle(ctx context.Context, who sandbox.Identity, u sandbox.User, operation string) error {
 	if u.State == sandbox.UserRemoved {
 		s.cfg.Revoked()
@@ -96,7 +96,7 @@ func (s *Service) settle(ctx context.Context, who sandbox.Identity, u sandbox.Us
 	return errors.Join(err, told)
 }
 
-// Get returns a User; NotFound if there is none, or they were removed.
+// Get returns a User; NotFound if the Tenant has no such User, or they were removed.
 func (s *Service) Get(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.User, error) {
 	if err := errors.Join(tenant.Check(), s.flush(ctx)); err != nil {
 		return sandbox.User{}, err
@@ -141,7 +141,7 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, tenant sandb
 }
 
 // Remove removes a User and revokes their Keys: all their tokens, also later ones, are
-// refused until somebody makes them a User again. It fails as Change does.
+// refused until another user makes them a User again. It fails as Change does.
 func (s *Service) Remove(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id string) error {
 	_, err := s.change(ctx, who, tenant, id, opRemove, func(u sandbox.User) (sandbox.User, error) {
 		if isSelf(who, u) {

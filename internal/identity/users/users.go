@@ -52,7 +52,7 @@ type Service struct {
 	mu       sync.Mutex
 	known    map[userID]record
 	unnoted  map[userID]sandbox.User // seen, not recorded yet
-	lapsed   map[userID]sandbox.User // those of unnoted whose decision lapsed
+	lapsed   map[userID]sandbox.User // Users when their decision lapsed, not recorded yet
 	changed  int64                   // the Store's last change number
 	checked  time.Time               // when it was read
 	epoch    uint64                  // increments when the cache is cleared
@@ -137,7 +137,8 @@ func (s *Service) admit(ctx context.Context, epoch uint64, u sandbox.User, who s
 	}, true
 }
 
-// Admit returns the Identity of who as a User, or why the User may do nothing.
+// Admit applies the User of an Identity: it returns the Identity with the Role that the
+// User has, or why the User may do nothing.
 func (s *Service) Admit(ctx context.Context, who sandbox.Identity) (sandbox.Identity, error) {
 	var u sandbox.User
 	if who.Person != "" {

@@ -1,7 +1,7 @@
 // Command clients packs the command line alone for pip and npm: "clients --programs DIR
-// --version VERSION --time SECONDS --license FILE --out DIR". DIR has what `make clients`
-// made. There is a wheel for each system, and for npm a package for each and one that
-// runs the right one. Equal inputs give equal files.
+// --version VERSION --time SECONDS --license FILE --out DIR". DIR has the programs that
+// `make clients` made. Each system gets a wheel for pip and a package for npm. A
+// further npm package runs the right one. Equal inputs give equal files.
 package main
 
 import (
@@ -34,8 +34,8 @@ type system struct {
 	os, cpu string   // of npm
 }
 
-// systems are those of `make clients`. The programs are static on Linux; the oldest
-// macOS is that of Go.
+// systems are the systems of `make clients`. The programs are static on Linux; the
+// oldest macOS is the oldest that Go supports.
 var systems = []system{
 	{"linux-amd64", []string{"manylinux_2_17_x86_64", "manylinux2014_x86_64", "musllinux_1_1_x86_64"}, "linux", "x64"},
 	{"linux-arm64", []string{"manylinux_2_17_aarch64", "manylinux2014_aarch64", "musllinux_1_1_aarch64"}, "linux", "arm64"},
@@ -111,8 +111,8 @@ func (s system) suffix() string {
 
 var numbered = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)$`)
 
-// pythonVersion is the version as PEP 440 has it. What is between two releases is one of
-// development, by its time.
+// pythonVersion is the version as PEP 440 has it. A build between two releases has a
+// development version with its time.
 func (r release) pythonVersion() string {
 	if m := numbered.FindStringSubmatch(r.version); m != nil {
 		return m[1]
@@ -192,8 +192,8 @@ func (r release) npm(s system, program []byte) error {
 	}, file{"bin/cloud-sandbox" + s.suffix(), program, true})
 }
 
-// npmLauncher writes the package that has those of all systems as optional dependencies,
-// of which npm installs the one that fits.
+// npmLauncher writes the package whose optional dependencies are the packages of all
+// systems. npm installs only the package that fits.
 func (r release) npmLauncher(packed []system) error {
 	optional := map[string]string{}
 	for _, s := range packed {

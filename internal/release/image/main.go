@@ -1,6 +1,6 @@
 // Command image makes the container image of a release without a container engine:
-// "image --program FILE --base FILE --arch ARCH --version VERSION --out FILE". The
-// file is what `docker load` and `podman load` take. Equal inputs give equal files.
+// "image --program FILE --base FILE --arch ARCH --version VERSION --out FILE". The file
+// is for `docker load` and `podman load`. Equal inputs give equal files.
 package main
 
 import (

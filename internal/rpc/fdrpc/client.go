@@ -12,9 +12,9 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Client calls one server. Its methods are safe for concurrent use. When the
-// connection breaks, every call in flight and every later one fails with Unavailable,
-// and Done is closed; dial anew then.
+// Client calls one server. Its methods are safe for concurrent use. When the connection
+// breaks, every call in flight and every later one fails with Unavailable, and Done is
+// closed; dial again then.
 type Client struct {
 	conn    *net.UnixConn
 	onEvent func(method string, body json.RawMessage)
@@ -82,7 +82,7 @@ func (c *Client) Call(ctx context.Context, method string, body, reply any, files
 		}
 		c.conn.Close()
 		select {
-		case <-c.done: // so that whoever hears of this finds it done
+		case <-c.done: // so that a caller that gets this error finds Done closed
 		case <-ctx.Done():
 		}
 		return nil, unavailable(err)
@@ -183,7 +183,7 @@ func (c *Client) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.broken = err
-	close(c.done) // before anybody hears of it
+	close(c.done) // before any call in flight returns
 	for id, ch := range c.waiting {
 		delete(c.waiting, id)
 		close(ch)

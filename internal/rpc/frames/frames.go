@@ -14,8 +14,8 @@ const (
 	maxFrame = 64 << 10
 )
 
-// Encode returns the frames of what r reads. It returns r's errors, without the last
-// frame: then Decode fails too.
+// Encode returns a reader of the frames of r. After an error of r, it returns this
+// error without the last frame: then Decode fails too.
 func Encode(r io.Reader) io.Reader { return &encoder{r: r} }
 
 type encoder struct {
@@ -58,8 +58,9 @@ func (f *encoder) fill(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Decode returns what Encode read. It reads the frames of r up to the last, and leaves
-// what follows it. Frames that break off are io.ErrUnexpectedEOF.
+// Decode returns a reader of the bytes that Encode read. It reads the frames of r up to
+// the last, and leaves the bytes after it. Frames that break off are
+// io.ErrUnexpectedEOF.
 func Decode(r io.Reader) io.Reader { return &decoder{r: r} }
 
 type decoder struct {

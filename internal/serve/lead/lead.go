@@ -42,7 +42,8 @@ type store interface {
 	LeaderOf(ctx context.Context, role string) (sandbox.Leader, error)
 }
 
-// Config says who leads and what a leader does. All fields are required.
+// Config describes a process that wants to lead a role, and its work as leader. All
+// fields are required.
 type Config struct {
 	Store store
 	Claim sandbox.LeaderClaim
@@ -153,8 +154,8 @@ func (c Config) try(ctx context.Context) (sandbox.Leader, error) {
 	case err != nil && !errors.Is(err, sandbox.NotFound):
 		return sandbox.Leader{}, err
 	case err == nil && l.Left > 0:
-		// A term that this process has given up. Its calls may still be under way, so the
-		// next term needs another epoch.
+		// The lease belongs to a term that this process has given up. Calls of that
+		// term may still be running, so the next term needs another epoch.
 		if err := c.Store.Resign(ctx, c.Claim.Role, c.Claim.Holder); err != nil {
 			return sandbox.Leader{}, err
 		}
@@ -267,10 +268,10 @@ func (c Config) resign(ctx context.Context) {
 	}
 }
 
-// Hold takes the lead for a process that does the work of its role without terms, and
-// returns the function that keeps it until ctx ends. While the Store is away, the work goes
-// on. keep fails with Conflict when another process leads: then the work must end. Conflict
-// also if another one leads already.
+// Hold takes the lead for a process that does the work of its role without terms.
+// Conflict if another process leads already. The returned function keeps the lead until
+// ctx ends. It retries while the Store is away, and the work continues meanwhile. It
+// fails with Conflict when another process leads: then the work must end.
 func Hold(ctx context.Context, s store, claim sandbox.LeaderClaim, log *slog.Logger) (keep func(ctx context.Context) error, err error) {
 	c := Config{Store: s, Claim: claim, Log: log}
 	if _, err := c.lead(ctx); err != nil {

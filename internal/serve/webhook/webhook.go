@@ -69,11 +69,11 @@ type Sender struct {
 	sent      *prometheus.CounterVec
 	waiting   prometheus.Gauge
 
-	more chan struct{} // has room for one: told is not empty
-	mu   sync.Mutex
-	told []sandbox.Event           // not written yet; equal Events are merged, with their count
-	same map[sandbox.Event]int     // index in told of each Event, without Count and At
-	kind map[sandbox.EventKind]int // number of Events of each kind in told
+	more      chan struct{} // has room for one: Events wait to be written
+	mu        sync.Mutex
+	unwritten []sandbox.Event           // not written yet; equal Events are merged, with their count
+	same      map[sandbox.Event]int     // index of each unwritten Event, without Count and At
+	kind      map[sandbox.EventKind]int // number of unwritten Events of each kind
 }
 
 // Outcomes of an Event.
@@ -123,27 +123,28 @@ func (s *Sender) Queue(e sandbox.Event) {
 	wake(s.more)
 }
 
-// add appends e to told, or merges it with an equal Event. Sender.mu is held.
+// add appends e to the unwritten Events, or merges it with an equal one. Sender.mu is
+// held.
 func (s *Sender) add(e sandbox.Event) {
 	key := e
 	key.Count, key.At = 0, time.Time{}
 	switch i, is := s.same[key]; {
 	case is:
-		s.told[i].Count += e.Count
+		s.unwritten[i].Count += e.Count
 	case s.kind[e.Kind] >= maxUnwritten:
 		s.sent.WithLabelValues(dropped).Inc()
 	default:
-		s.same[key] = len(s.told)
+		s.same[key] = len(s.unwritten)
 		s.kind[e.Kind]++
-		s.told = append(s.told, e)
+		s.unwritten = append(s.unwritten, e)
 	}
 }
 
 // take removes and returns the Events to be written. Sender.mu is held.
 func (s *Sender) take() []sandbox.Event {
-	told := s.told
-	s.told, s.same, s.kind = nil, map[sandbox.Event]int{}, map[sandbox.EventKind]int{}
-	return told
+	unwritten := s.unwritten
+	s.unwritten, s.same, s.kind = nil, map[sandbox.Event]int{}, map[sandbox.EventKind]int{}
+	return unwritten
 }
 
 // wake wakes a goroutine that waits on more.
@@ -179,15 +180,15 @@ func (s *Sender) Run(ctx context.Context) error {
 // write writes all Events in memory to the Store, or keeps them if that fails.
 func (s *Sender) write(ctx context.Context) error {
 	s.mu.Lock()
-	told := s.take()
+	unwritten := s.take()
 	s.mu.Unlock()
-	if len(told) == 0 {
+	if len(unwritten) == 0 {
 		return nil
 	}
-	if err := s.cfg.Store.QueueEvents(ctx, told, s.cfg.Gather); err != nil {
+	if err := s.cfg.Store.QueueEvents(ctx, unwritten, s.cfg.Gather); err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, e := range append(told, s.take()...) {
+		for _, e := range append(unwritten, s.take()...) {
 			s.add(e)
 		}
 		return err

@@ -43,7 +43,7 @@ type Chunk struct {
 func (c Chunk) Possible() bool { return c.Bytes >= 1 && c.Bytes <= MaxBytes }
 
 // gear holds a fixed pseudo-random number for each byte value. With other numbers, new
-// chunks would share nothing with those of existing lists.
+// chunks would share nothing with the chunks of existing lists.
 var gear = func() (gear [256]uint64) {
 	x := uint64(0x9e3779b97f4a7c15)
 	for i := range gear { // splitmix64

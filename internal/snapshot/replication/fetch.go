@@ -197,8 +197,8 @@ func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sand
 	return e.noteSize(name, saved, nil)
 }
 
-// fetchOther imports the copy of the state from as the state name; NotFound if there is no
-// copy.
+// fetchOther imports the copy of the state from as the state name; NotFound if no copy
+// exists.
 func (e *Engine) fetchOther(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
 	for _, prefix := range e.keys.prefixesOf(group) {
 		_, err := e.cfg.Blobs.Size(ctx, listName(prefix, from))

@@ -27,7 +27,8 @@ type record struct {
 	Name  string `json:"name"`
 	Group string `json:"group"`
 	Bytes int64  `json:"bytes"` // on the host
-	// Packs are the blobs of the copy, and those that a failed attempt may have left.
+	// Packs are the blobs of the copy, and further blobs that a failed attempt may have
+	// left.
 	Packs    []string `json:"packs,omitempty"`
 	Copied   bool     `json:"copied,omitempty"` // complete in Blobs, and verified there
 	Prefix   string   `json:"prefix,omitempty"` // of the copy; empty: the prefix of all Packs

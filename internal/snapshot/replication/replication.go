@@ -54,9 +54,10 @@ type Config struct {
 	// NotFound for a state without an owner, or not ready. Nil: such states are not
 	// copied.
 	Owner func(ctx context.Context, name string) (Owned, error)
-	// KeepKey returns the sealed key of the group whose blobs begin with prefix. It keeps
-	// sealed, the key that this Engine has made, if there is none yet: Engines on several
-	// hosts use one key. Nil: no other Engine uses the same Blobs and Keys.
+	// KeepKey returns the sealed key of the group whose blobs begin with prefix. If the
+	// group has no key yet, it first stores sealed, the key that this Engine has made. So
+	// Engines on several hosts use one key. Nil: no other Engine uses the same Blobs and
+	// Keys.
 	KeepKey func(ctx context.Context, prefix string, sealed []byte) (kept []byte, err error)
 	// BacklogRate is the average rate at which such states are copied, in bytes per
 	// second; zero: unlimited.

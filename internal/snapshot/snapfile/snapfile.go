@@ -29,7 +29,7 @@ import (
 
 const (
 	magic = "CSBXSNAP"
-	// Version is the version of written files without the image, imageVersion of those
+	// Version is the version of written files without the image, imageVersion of files
 	// with it. Other versions are rejected.
 	Version      = 1
 	imageVersion = 2
@@ -38,7 +38,8 @@ const (
 	maxChunk = 1 << 20
 	// window bounds the decoder's window, in bytes.
 	window = 8 << 20
-	// maxDecoding bounds what the decoder may allocate for one stream.
+	// maxDecoding bounds the memory that the decoder may allocate for one stream, in
+	// bytes.
 	maxDecoding = 64 << 20
 )
 
@@ -311,7 +312,7 @@ func (u *chunkReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next begins a chunk. It returns io.EOF when there are no more and the file is valid.
+// next begins a chunk. After the last chunk it returns io.EOF if the file is valid.
 func (u *chunkReader) next() error {
 	var length [4]byte
 	if err := readFull(u.from, length[:]); err != nil {

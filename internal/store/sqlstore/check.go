@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// checkEvery is how long a result is cached: readiness may be polled often, by
-	// anybody.
+	// checkEvery is how long a result is cached, because any client may poll readiness
+	// often.
 	checkEvery = time.Second
 	// minRoom is the disk space that the next writes may need, in bytes. A test write may
 	// fit into the journal's existing space and so prove nothing about them.

@@ -64,7 +64,7 @@ const (
 	violatedOther
 )
 
-// violated tells what constraint a statement violated.
+// violated returns the kind of constraint that a statement violated.
 func violated(err error) violation {
 	switch extendedCode(err) {
 	case sqlite3.SQLITE_CONSTRAINT_UNIQUE:

@@ -84,8 +84,9 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 	return row.NodeRecord, nil
 }
 
-// nodeUseText counts what NodeUse has, in the order of its fields; ?1 is the Node. The index
-// of Sandboxes that have not ended needs that condition.
+// nodeUseText counts the records for each field of NodeUse, in the order of the fields;
+// ?1 is the Node. The condition state <> 'ended' is always written out, because the
+// index of Sandboxes that have not ended is only used with it.
 const nodeUseText = `SELECT
 	(SELECT count(*) FROM sandboxes WHERE boot_node = ?1 AND state <> 'ended' AND state <> 'paused'),
 	(SELECT count(*) FROM sandboxes JOIN snapshots ON snapshots.id = sandboxes.snapshot WHERE snapshots.node = ?1 AND sandboxes.state <> 'ended' AND sandboxes.state = 'paused'),

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// What the lock waited for must be visible, whatever the database's default is.
+	// The changes of the writer that held the lock before must be visible. So the
+	// isolation level is set here, and the database's default does not matter.
 	beginPostgres = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; `
 	// The schema's name is in the lock, so that two installations may share a database.
 	lockPostgres = `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`
@@ -48,8 +49,9 @@ var postgresDialect = dialect{
 }
 
 const (
-	// postgresReaders are the connections of a process that read. With the one that
-	// writes, four processes stay well below the 100 that a server takes by default.
+	// postgresReaders is the number of connections of a process for reads. With one
+	// more for writes, four processes stay well below the 100 connections that a server
+	// allows by default.
 	postgresReaders = 8
 	// dialLimit is how long a connection may take to be made.
 	dialLimit = 5 * time.Second
@@ -62,8 +64,8 @@ const (
 
 // OpenPostgres opens the database that a URL like postgres://user:password@host/name
 // names, and migrates its schema; processes that start together migrate it once. The role
-// needs to own its schema, and nothing more. What cannot be reached or read gives an
-// error of one sentence, which holds no password.
+// needs to own its schema, and nothing more. If the address cannot be parsed or the
+// database cannot be reached, the error is one sentence and holds no password.
 func OpenPostgres(ctx context.Context, address string) (*Store, error) {
 	config, err := parsePostgres(address)
 	if err != nil {
@@ -135,7 +137,8 @@ func limitSilence(network, _ string, c syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// Identity identifies a PostgreSQL database, for whoever keeps with it what is elsewhere.
+// Identity returns the ID of a PostgreSQL database. A data folder keeps it, to notice
+// when it is used with another database.
 func (s *Store) Identity(ctx context.Context) (id string, err error) {
 	err = s.reads.QueryRowContext(ctx, `SELECT id FROM installation`).Scan(&id)
 	return id, classify(err)

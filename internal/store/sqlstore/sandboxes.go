@@ -16,7 +16,7 @@ import (
 // its end.
 type sandboxRow struct {
 	sandbox.Sandbox
-	end sandbox.Certificate
+	end sandbox.TerminationRecord
 }
 
 var sandboxTable = newTable("sandboxes", func(r *sandboxRow, c *columns) {

@@ -3,9 +3,9 @@
 //
 // Writes of concurrent callers of a process share a transaction (group commit), so that a
 // burst costs few commits. One transaction writes at a time: SQLite has one writer, and
-// on PostgreSQL each writing transaction begins with an advisory lock. So what a write
-// reads stays true until it is committed. Reads have their own connections and never wait
-// for a write.
+// on PostgreSQL each writing transaction begins with an advisory lock. So the rows that
+// a write reads do not change until it is committed. Reads have their own connections
+// and never wait for a write.
 package sqlstore
 
 import (

@@ -134,8 +134,8 @@ func (t *table[R]) scan(scan func(...any) error) (R, error) {
 	return *r, err
 }
 
-// args are the arguments of the command for a record. It changes r to what a later read
-// returns: times in microseconds, nil for an empty map.
+// args are the arguments of the command for a record. It changes r to the values that a
+// later read returns: times in microseconds, nil for an empty map.
 func (c *command[R]) args(r *R) ([]any, error) {
 	places := c.table.places(r)
 	args := make([]any, len(c.order))
@@ -179,7 +179,7 @@ func bound(place any) (any, error) {
 	return nil, fmt.Errorf("a %T is no place of a column", place)
 }
 
-// one scans the row of a query; missing makes the error if there is none.
+// one scans the row of a query. If the query returns no row, missing makes the error.
 func one[R any](row *sql.Row, scan func(func(...any) error) (R, error), missing func() error) (R, error) {
 	r, err := scan(row.Scan)
 	if errors.Is(err, sql.ErrNoRows) {

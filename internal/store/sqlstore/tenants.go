@@ -179,7 +179,7 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 	})
 }
 
-// left describes what keeps a Tenant from being deleted.
+// left lists the objects that keep a Tenant from being deleted, with their numbers.
 func left(sandboxes, snapshots, volumes, below int) string {
 	var parts []string
 	for _, p := range []struct {

@@ -130,7 +130,7 @@ func (s *usageStatements) count(id string, o openUsage, until time.Time) (counte
 	return counted, nil
 }
 
-// A counter sums what a Store has counted since it was opened.
+// A counter sums the usage that a Store has counted since it was opened.
 type counter struct {
 	mu  sync.Mutex
 	all sandbox.UsageAmount

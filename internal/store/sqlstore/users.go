@@ -111,8 +111,8 @@ func putUser(st *statements, u sandbox.User) error {
 	return err
 }
 
-// userChanged records that somebody decided about a User. Noting that a User was seen is
-// not a change: it admits them as no record does.
+// userChanged records that a decision about a User was written. A visit is no such
+// change: a record that NoteUsers adds admits the person just as a missing record does.
 func userChanged(st *statements) error {
 	_, err := st.usersChange.Exec()
 	return err

@@ -76,7 +76,8 @@ type hook struct {
 
 func (h hook) wants(k sandbox.EventKind) bool { return strings.Contains(h.kinds, " "+string(k)+" ") }
 
-// hooks are those subscribed to one of kinds; with none there is nothing to record.
+// hooks returns the Webhooks that are subscribed to one of kinds. Without any, the
+// caller records no Event.
 func (s *webhookStatements) hooks(kinds ...sandbox.EventKind) ([]hook, error) {
 	all, err := collect(func(scan func(...any) error) (h hook, err error) {
 		err = scan(&h.id, &h.kinds, &h.since)
@@ -266,7 +267,9 @@ func (s *Store) DueDeliveries(ctx context.Context, webhook string, now time.Time
 	})(s.query.deliveries.QueryContext(ctx, webhook, micros(now), limit))
 }
 
-// rest is what was counted into a Delivery since it was read; false: it was deleted.
+// rest returns the count of Events that were merged into a Delivery since it was read.
+// It also returns the Event's text, its hash for merging, and the time of the last
+// merged Event. there is false if the Delivery was deleted.
 func (s *webhookStatements) rest(d sandbox.Delivery) (count int64, text, alike string, last time.Time, there bool, err error) {
 	var at int64
 	err = s.waiting.QueryRow(d.Seq, d.Event.ID).Scan(&count, &text, &alike, &at)

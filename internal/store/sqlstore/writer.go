@@ -168,7 +168,7 @@ func (w *writer) drain() {
 	}
 }
 
-// gather collects first and the queued writes, except those that callers gave up.
+// gather collects first and the queued writes. It skips writes whose callers gave up.
 func (w *writer) gather(first *write) []*write {
 	var batch []*write
 	take := func(r *write) {
@@ -219,7 +219,7 @@ func (w *writer) transact(batch []*write) error {
 		}
 	}
 	if socket := w.socket; socket != nil {
-		// Closing the socket ends what waits for a silent server.
+		// Closing the socket ends a statement that waits for a silent server.
 		defer time.AfterFunc(batchLimit, func() { _ = socket.Close() }).Stop()
 	}
 	begin := w.dialect.begin
@@ -249,8 +249,9 @@ func (w *writer) transact(batch []*write) error {
 	return nil
 }
 
-// dropBroken lets go of a connection to a server if it broke, and returns err as what
-// that means. The next batch takes another connection.
+// dropBroken releases the connection if it is a broken connection to a server. Then it
+// returns Unavailable with the cause err, and the next batch takes another connection.
+// Otherwise it returns err.
 func (w *writer) dropBroken(err error) error {
 	if w.socket == nil || !isClosed(w.conn) {
 		return err

@@ -64,7 +64,7 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 		}
 	}
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{CreatesPerMinute: 4}))
-	last.State, last.Ended = sandbox.Ended, &sandbox.Certificate{Cause: sandbox.CauseRefused, At: epoch}
+	last.State, last.Ended = sandbox.Ended, &sandbox.TerminationRecord{Cause: sandbox.CauseRefused, At: epoch}
 	update(t, st, last) // it no longer counts, unlike other ended ones
 	insert(t, st, sample("t"))
 	insert(t, st, sample("t"))

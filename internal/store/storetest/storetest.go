@@ -216,7 +216,7 @@ func update(t *testing.T, st sandbox.Store, sb sandbox.Sandbox) sandbox.Sandbox 
 func end(t *testing.T, st sandbox.Store, sb sandbox.Sandbox, at time.Time) sandbox.Sandbox {
 	t.Helper()
 	sb.State = sandbox.Ended
-	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseReleased, At: at}
+	sb.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseReleased, At: at}
 	return update(t, st, sb)
 }
 
@@ -248,7 +248,7 @@ func roundTrip(t *testing.T, st sandbox.Store) {
 	sb.CheckpointEvery, sb.SnapshotAt, sb.RunsUntil = 0, epoch.Add(time.Minute), epoch.Add(time.Hour)
 	sb.Origin = sandbox.NewSnapshotID()
 	sb.Restored = sandbox.Restored{From: sandbox.NewSnapshotID(), Lost: 1500 * time.Millisecond, Times: 2}
-	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseOOM, At: epoch.Add(2 * time.Second), OutputTail: "the last\nwords \u00e9"}
+	sb.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseOOM, At: epoch.Add(2 * time.Second), OutputTail: "the last\nwords \u00e9"}
 	got = update(t, st, sb)
 	sb.Version = 2
 	if r := read(); !reflect.DeepEqual(r, sb) || !reflect.DeepEqual(got, sb) {
@@ -624,7 +624,7 @@ func deleteEnded(t *testing.T, st sandbox.Store) {
 	running := insert(t, st, sample("t"))
 	refused := func(at time.Time) sandbox.Sandbox {
 		sb := insert(t, st, sample("t"))
-		sb.State, sb.Ended = sandbox.Ended, &sandbox.Certificate{Cause: sandbox.CauseRefused, At: at}
+		sb.State, sb.Ended = sandbox.Ended, &sandbox.TerminationRecord{Cause: sandbox.CauseRefused, At: at}
 		return update(t, st, sb)
 	}
 	const many = 600 // more than are deleted at a time

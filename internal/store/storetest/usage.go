@@ -109,7 +109,7 @@ func usageCounts(t *testing.T, st sandbox.Store) {
 	must(t, st.CountUsage(t.Context(), []string{sb.ID}, at.Add(time.Minute)))
 	sum.Add(rate.Over(time.Minute))
 	// Its Boot was lost, and was last seen before it was last counted.
-	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseEngineLost, At: at.Add(time.Hour)}
+	sb.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseEngineLost, At: at.Add(time.Hour)}
 	sb = becomes(t, st, sb, sandbox.Stopping, at)
 	becomes(t, st, sb, sandbox.Ended, at.Add(time.Hour))
 	sameAmount(t, "lost", usageOf(t, st, sandbox.UsageQuery{}), sum)

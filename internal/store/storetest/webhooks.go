@@ -84,7 +84,7 @@ func lifeIsTold(t *testing.T, st sandbox.Store) {
 	}
 	sb = becomes(t, st, sb, sandbox.Running, epoch) // another change
 	sb = becomes(t, st, sb, sandbox.Paused, epoch)  // its Boot is lost
-	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseDeadline, At: epoch}
+	sb.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseDeadline, At: epoch}
 	old := sb
 	sb = becomes(t, st, sb, sandbox.Stopping, epoch)
 	old.State = sandbox.Ended
@@ -112,7 +112,7 @@ func lifeIsTold(t *testing.T, st sandbox.Store) {
 	if got := kindsOf(waits(t, st, "ends")); got != "sandbox.ended/deadline" {
 		t.Errorf("who wants ends is told %s", got)
 	}
-	silent.Ended = &sandbox.Certificate{Cause: sandbox.CauseReleased, At: epoch}
+	silent.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseReleased, At: epoch}
 	silent.StartedAt = epoch
 	becomes(t, st, becomes(t, st, silent, sandbox.Stopping, epoch), sandbox.Ended, epoch)
 	if got := waits(t, st, "ends"); len(got) != 2 || got[1].Event.Sandbox != silent.ID || got[1].Event.Reason != "released" {

@@ -233,8 +233,8 @@ func (i Ignored) Has(name string) bool {
 	return err == nil && out
 }
 
-// Whole reports whether an excluded folder is excluded with all its content: there are no
-// exceptions.
+// Whole reports whether an excluded folder is excluded with all its content. It is
+// false if any pattern makes exceptions.
 func (i Ignored) Whole() bool { return i.matcher == nil || !i.matcher.Exclusions() }
 
 // inContext returns the path or pattern of a COPY's source.

@@ -74,7 +74,7 @@ type Inline struct{ Name, Content string }
 // Plan is the result of a Dockerfile.
 type Plan struct {
 	Steps []Step
-	Start []string // program and arguments of CMD and ENTRYPOINT; empty: there is none
+	Start []string // program and arguments of CMD and ENTRYPOINT; empty: no program
 	Notes []string // about instructions that have no effect here
 }
 

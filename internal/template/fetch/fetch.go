@@ -1,5 +1,5 @@
-// Package fetch brings the images of Templates to a Node of an installation that keeps
-// its Templates elsewhere, and removes those that are gone there.
+// Package fetch brings the images of Templates to a Node whose installation keeps its
+// Templates on another Node. It also removes images that the other Node no longer has.
 package fetch
 
 import (
@@ -57,7 +57,8 @@ type Images struct {
 	going    sync.WaitGroup
 }
 
-// fetch is one fetch under way, for all who wait for its image. Images.mu guards waiters.
+// fetch is a running fetch of one image, for all callers that wait for it. Images.mu
+// guards waiters.
 type fetch struct {
 	waiters int // zero: it has been cancelled
 	cancel  context.CancelFunc
@@ -98,8 +99,8 @@ func (i *Images) Present(ctx context.Context, image string) error {
 	}
 }
 
-// join returns the fetch of a version, and begins it if there is none. It reports false
-// for a cancelled fetch, which has to end before the next begins.
+// join returns the running fetch of a version, or begins one. It reports false for a
+// cancelled fetch, which has to end before the next begins.
 func (i *Images) join(ctx context.Context, version string) (f *fetch, joined bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -124,7 +125,7 @@ func (i *Images) join(ctx context.Context, version string) (f *fetch, joined boo
 	return f, true
 }
 
-// leave cancels a fetch that nobody waits for any more.
+// leave removes a waiter from a fetch. The last waiter cancels the fetch.
 func (i *Images) leave(f *fetch) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -231,8 +232,9 @@ func (i *Images) Run(ctx context.Context) error {
 	}
 }
 
-// sweep drops the images that Home lacked at the last sweep and lacks now: an image that
-// was imported a moment ago may be on its way there. It returns what Home lacks now.
+// sweep drops the images that Home lacked at the last sweep and still lacks. An image
+// that Home lacks for the first time stays: it may have been imported a moment ago and
+// be on its way there. sweep returns the images that Home lacks now.
 func (i *Images) sweep(ctx context.Context, before map[string]bool) (map[string]bool, error) {
 	have, err := i.cfg.Here.ListImages()
 	if err != nil {

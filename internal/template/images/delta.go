@@ -305,8 +305,8 @@ func (h *head) add(at int64) {
 	h.Runs = append(h.Runs, span{1, at})
 }
 
-// index finds blocks of a base by a hash with a secret random seed, so that nobody can
-// construct collisions.
+// index finds blocks of a base by a hash with a secret random seed, so that an attacker
+// cannot construct collisions.
 type index struct {
 	seed   maphash.Seed
 	blocks map[uint64]uint32

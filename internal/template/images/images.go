@@ -345,10 +345,11 @@ func (f Folder) full(bytes int64) error {
 	return sandbox.Errorf(sandbox.Exhausted, "the host disk has no room for an image of %d MiB: the operator of the server has to make some", bytes>>20)
 }
 
-// Receive stores what r reads as the image of a digest, and reads it to its end. bytes is
-// its size, which is reserved on the disk before. Invalid when r has another size or hash,
-// Exhausted when the disk has no room. A failure leaves nothing, and a killed process what
-// Evict removes. While lock is held no image is removed.
+// Receive stores the content of r as the image of a digest, and reads r to its end.
+// bytes is the size of the image; Receive reserves it on the disk first. Invalid when r
+// has another size or hash, Exhausted when the disk has no room. An error leaves no
+// file. A killed process leaves a temporary file, which Evict removes. While lock is
+// held no image is removed.
 func (f Folder) Receive(ctx context.Context, digest string, bytes int64, r io.Reader, lock func() (release func(), err error)) error {
 	out, err := f.newTemp()
 	if err != nil {
@@ -386,8 +387,8 @@ func (f Folder) Receive(ctx context.Context, digest string, bytes int64, r io.Re
 	return durable.Rename(out.Name(), f.Path(digest))
 }
 
-// reserve allocates the disk space of a file, so that of files that are written at the
-// same time each has its own.
+// reserve allocates the disk space of a file, so that concurrent writes of other files
+// cannot use it up.
 func (f Folder) reserve(file *os.File, bytes int64) error {
 	err := unix.Fallocate(int(file.Fd()), 0, 0, bytes)
 	switch {

@@ -250,11 +250,11 @@ const (
 const packAll = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 tar --one-file-system --numeric-owner "--exclude=.$1" -cf "$1/archive" . || [ $? = 1 ]`
 
-// packChanges packs a list of all paths, and the files changed since the image was made:
-// those with a newer change time, which programs inside cannot forge. Nothing in an image
-// is newer than the file "$3", unless that was changed inside; then "$2" is used, a time
-// when the image existed. Files with special permissions are always packed, because
-// unpacking the image drops these.
+// packChanges packs a list of all paths, and the files changed since the image was
+// made. It finds them by their newer change time, which programs inside cannot forge.
+// Nothing in an image is newer than the file "$3", unless that was changed inside; then
+// "$2" is used, a time when the image existed. Files with special permissions are
+// always packed, because unpacking the image drops these.
 const packChanges = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 made=$(stat -c %Y "$3" 2>/dev/null) && [ "$made" -le "$2" ] && set -- "$1" "$made"
 find . -xdev -path ".$1" -prune -o -print0 > "$1/paths" || exit

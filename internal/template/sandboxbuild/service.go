@@ -61,8 +61,8 @@ type Recipe struct {
 	Force bool   // do not use cached results
 
 	// Own marks a request of this server's own API: Start and Ready are kept as they are,
-	// the first step runs as root in "/", and the Template has the user and folder that a
-	// step sets explicitly, not those of the last step.
+	// the first step runs as root in "/", and the Template has the user and folder that
+	// a step sets explicitly, not the user and folder of the last step.
 	Own   bool
 	Files []sandbox.TemplateFile // added after the steps
 	// Upload is an archive of more files; nil: none.
@@ -120,7 +120,7 @@ type Config struct {
 	// StandIns maps an image, as NAME, NAME:TAG or NAME:*, to the Template that replaces
 	// it if no registry answers.
 	StandIns map[string]string
-	// Records shares builds with the other gateways; nil: there are none.
+	// Records shares builds with the other gateways; nil: this is the only gateway.
 	Records sandbox.BuildRecords
 }
 
@@ -202,7 +202,7 @@ func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft
 	return b.snapshot(), nil
 }
 
-// add adds a build, and returns the one that it displaces, if any.
+// add adds a build. It returns the old build that makeRoom removed for it, if any.
 func (s *Service) add(b *build) (displaced Build, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,8 @@ func (s *Service) add(b *build) (displaced Build, err error) {
 	return displaced, nil
 }
 
-// checkDraft checks a Draft, and rejects it before any upload if there is no room.
+// checkDraft checks a Draft. It rejects a Draft before any upload if the Tenant's Quota
+// of templates is used up.
 func (s *Service) checkDraft(ctx context.Context, tenant sandbox.TenantID, d Draft) error {
 	if d.Name == "base" {
 		return sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")

@@ -242,8 +242,8 @@ func (s *Service) take(ctx context.Context, tenant sandbox.TenantID, name, id st
 	return nil
 }
 
-// adopt adds a build that another gateway announced, unless it is here, and returns the
-// one that it displaces, if any.
+// adopt adds a build that another gateway announced, unless this process has it
+// already. It returns the old build that makeRoom removed for it, if any.
 func (s *Service) adopt(tenant sandbox.TenantID, record Build) (displaced Build, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -93,7 +93,8 @@ func (r *run) sweep(ctx context.Context, all []sandbox.Template) {
 		if !left || t.Name != r.b.record.Name {
 			continue
 		}
-		// The builds of other gateways stay, and those that are not known at the moment.
+		// The tags of running builds stay, also of other gateways, and the tags of
+		// builds whose state cannot be read at the moment.
 		if v, _, err := r.view(ctx, r.b.record.Tenant, id); err == nil && v.record.State == Building || err != nil && !errors.Is(err, sandbox.NotFound) {
 			continue
 		}

@@ -1,11 +1,12 @@
 // Package disk keeps the files of Volumes in a folder of this host.
 //
-// A Volume is a folder with its objects side by side, each named by its number. A file of
-// the Volume is a file. A folder is a folder whose entries are symbolic links with the
-// type and number of their objects. So no path that somebody else chose is ever followed
-// here: a guest's name is looked up in one folder, and yields a number. Owner, mode, link
-// count and a folder's parent are in an extended attribute of the object, because this
-// process may not change owners, and must not keep foreign setuid bits on its host.
+// A Volume is a folder with its objects side by side, each named by its number. A file
+// of the Volume is a file. A folder is a folder whose entries are symbolic links with
+// the type and number of their objects. So a path from a guest or a client is never
+// followed here: a guest's name is looked up in one folder, and yields a number. Owner,
+// mode, link count and a folder's parent are in an extended attribute of the object,
+// because this process may not change owners, and must not keep foreign setuid bits on
+// its host.
 //
 // A Volume is repaired after a crash when it is first used again: all its entries are
 // read, objects without a name are removed, and its use is counted.

@@ -20,8 +20,8 @@ const (
 )
 
 // leases are promises to Boots that no other Boot changes the bytes of a file for
-// leaseTime. They expire, so that nobody waits long for a Boot that is hostile, stopped
-// or gone. The zero value is ready.
+// leaseTime. They expire, so that a change does not wait long for a Boot that is
+// hostile, stopped or gone. The zero value is ready.
 type leases struct {
 	mu       sync.Mutex
 	held     map[uint64]lease // by file

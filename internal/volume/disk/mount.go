@@ -48,7 +48,7 @@ func (m *mount) do(r *volume.Request, buf []byte) volume.Answer {
 	return a
 }
 
-// check returns an error for a request that is invalid whatever the Volume contains.
+// check returns an error for a request that is invalid for every content of the Volume.
 func (m *mount) check(r *volume.Request) error {
 	switch r.Op {
 	case volume.OpLookup, volume.OpSymlink, volume.OpCreate, volume.OpMkdir, volume.OpUnlink, volume.OpRmdir, volume.OpLink:

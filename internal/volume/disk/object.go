@@ -99,7 +99,7 @@ func (v *Volume) attrOf(node uint64, o object) (volume.Attr, error) {
 		Accessed: st.Atim.Nano(), Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
 	}
 	if o.isFolder() {
-		a.Links, a.Size, a.Blocks = 2, blockBytes, blockBytes/512 // not those of the host's folder
+		a.Links, a.Size, a.Blocks = 2, blockBytes, blockBytes/512 // not the values of the host's folder
 	}
 	return a, nil
 }

@@ -57,8 +57,8 @@ func openVolume(dir string, s spec) (*Volume, error) {
 	counting <- struct{}{}
 	defer func() { <-counting }()
 	v := &Volume{dir: dir, tenant: s.Tenant, max: s.MaxBytes, held: map[uint64]int{}}
-	// Numbers start at the clock, so that those of removed objects are not reused. If the
-	// clock was set back, fresh tries the next number.
+	// Numbers start at the clock, so that the numbers of removed objects are not reused.
+	// If the clock was set back, fresh tries the next number.
 	v.next.Store(uint64(time.Now().UnixNano()))
 	if err := v.recount(); err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func (v *Volume) take(bytes, objects int64) error {
 	return nil
 }
 
-// giveBack returns what take took.
+// giveBack returns bytes and objects that take took.
 func (v *Volume) giveBack(bytes, objects int64) { _ = v.take(-bytes, -objects) }
 
 // holds reports whether an object is held.

@@ -47,9 +47,9 @@ var v2Controllers = []string{"memory", "cpu", "pids"}
 // costs every Boot a directory, and a move of its sentry that waits for all processors.
 var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids"}
 
-// Detect finds the hierarchies of this host from /proc/self/mountinfo and makes
-// the parent group. It prefers v1 controllers where they are mounted, because a
-// hybrid host's v2 tree has none. The error names what is missing.
+// Detect finds the hierarchies of this host from /proc/self/mountinfo and makes the
+// parent group. It prefers v1 controllers where they are mounted, because a hybrid
+// host's v2 tree has none. The error says what is missing.
 func Detect(parent string) (*Hierarchy, error) {
 	mounts, err := usable("/")
 	if err != nil {
@@ -69,8 +69,8 @@ func Detect(parent string) (*Hierarchy, error) {
 }
 
 // Check returns the version of the cgroups that Detect uses, 1 or 2, without making
-// anything. root is the folder of the host's /proc and /sys, usually "/". The error names
-// what is missing.
+// anything. root is the folder of the host's /proc and /sys, usually "/". The error
+// says what is missing.
 func Check(root string) (version int, err error) {
 	m, err := usable(root)
 	switch {
@@ -371,7 +371,7 @@ func (g *Group) MemoryCharged() (int64, error) {
 	return readInt(filepath.Join(g.dir("memory"), "memory.usage_in_bytes"))
 }
 
-// Outside returns those of pids that are not in the Group: on v1, not in all of its
+// Outside returns the pids that are not in the Group: on v1, not in all of its
 // controllers.
 func (g *Group) Outside(pids []int) ([]int, error) {
 	in := map[int]int{}

@@ -22,7 +22,8 @@ type Pressure struct {
 }
 
 // WatchMemory returns a Pressure for mark bytes, page cache not counted. mark is below
-// the hard limit; the memory between the two is for those that free memory.
+// the hard limit; the memory between the two is a reserve for the work of freeing
+// memory.
 //
 // On v1 an eventfd fires when usage crosses the mark, and when the hard limit is reached.
 // The kernel's OOM killer is switched off there: a task that needs a page sleeps until

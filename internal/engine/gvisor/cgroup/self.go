@@ -10,7 +10,7 @@ import (
 )
 
 // MemoryLimit returns the smallest memory limit of this process's control groups, v1 or
-// v2, in bytes; 0 when there is none.
+// v2, in bytes; 0 when no limit is set.
 func MemoryLimit() int64 { return memoryLimit("/proc/self/mountinfo", "/proc/self/cgroup") }
 
 func memoryLimit(mountinfo, membership string) int64 {

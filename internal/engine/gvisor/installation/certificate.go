@@ -27,9 +27,9 @@ func (k *Key) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Certificate states that a Key is that of the sentry host of one node of a cluster. The
-// cluster's authority signs it. All sentry hosts of the cluster import the states that
-// such a Key signed.
+// Certificate states that a Key belongs to the sentry host of one node of a cluster.
+// The cluster's authority signs it. All sentry hosts of the cluster import the states
+// that such a Key signed.
 type Certificate struct {
 	Cluster   string `json:"cluster"` // name of the cluster
 	Node      string `json:"node"`    // name of the node
@@ -61,7 +61,8 @@ func (r Revocations) statement() []byte {
 	return fmt.Appendf(nil, "cloud-sandbox revoked sentry hosts 1\n%s\n", r.Keys)
 }
 
-// Certify signs a Certificate with these Keys, which are those of a cluster's authority.
+// Certify signs a Certificate with these Keys, which must be the Keys of a cluster's
+// authority.
 func (k *Keys) Certify(cluster, node string, key Key) (Membership, error) {
 	m := Membership{Certificate: Certificate{Cluster: cluster, Node: node, Key: key}}
 	var err error
@@ -69,8 +70,8 @@ func (k *Keys) Certify(cluster, node string, key Key) (Membership, error) {
 	return m, err
 }
 
-// Revoke signs Revocations with these Keys, which are those of a cluster's authority. It
-// returns them as JSON.
+// Revoke signs Revocations with these Keys, which must be the Keys of a cluster's
+// authority. It returns them as JSON.
 func (k *Keys) Revoke(keys []Key) ([]byte, error) {
 	r := Revocations{Keys: keys}
 	var err error
@@ -142,9 +143,9 @@ func (k *Keys) Certificate() (*Certificate, error) {
 	return &m.Certificate, nil
 }
 
-// UpdateRevocations keeps the Keys of Revocations of our cluster, as JSON, beside those
-// that it keeps already. It refuses a list that another authority signed. Outside of a
-// cluster it does nothing.
+// UpdateRevocations adds the Keys of Revocations of our cluster, as JSON, to the
+// revoked Keys that it already keeps. It refuses a list that another authority signed.
+// Outside of a cluster it does nothing.
 func (k *Keys) UpdateRevocations(raw []byte) error {
 	m, err := k.membership()
 	if m == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
-// Client calls a link shard. Methods are safe for concurrent use and do not wait for each
-// other. When the connection breaks, Done is closed and every call is Unavailable: dial
-// anew then. Streams from DialGuest survive.
+// Client calls a link shard. Methods are safe for concurrent use and do not wait for
+// each other. When the connection breaks, Done is closed and every call is Unavailable:
+// dial again then. Streams from DialGuest survive.
 type Client struct {
 	rpc *fdrpc.Client
 }

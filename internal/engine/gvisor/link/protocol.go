@@ -30,8 +30,8 @@ const (
 	MethodBandwidth  = "bandwidth"   // BandwidthRequest; applies at once, to open connections too
 )
 
-// Hello opens a connection, both ways. The caller's Settings replace those of an earlier
-// Hello for all links.
+// Hello opens a connection, both ways. The caller's Settings replace the Settings of an
+// earlier Hello for all links.
 type Hello struct {
 	Version int `json:"version"`
 	Settings

@@ -222,7 +222,7 @@ func (x *Boot) GetNode() string {
 	return ""
 }
 
-type Certificate struct {
+type TerminationRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cause         string                 `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
@@ -231,20 +231,20 @@ type Certificate struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Certificate) Reset() {
-	*x = Certificate{}
+func (x *TerminationRecord) Reset() {
+	*x = TerminationRecord{}
 	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Certificate) String() string {
+func (x *TerminationRecord) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Certificate) ProtoMessage() {}
+func (*TerminationRecord) ProtoMessage() {}
 
-func (x *Certificate) ProtoReflect() protoreflect.Message {
+func (x *TerminationRecord) ProtoReflect() protoreflect.Message {
 	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -256,26 +256,26 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
-func (*Certificate) Descriptor() ([]byte, []int) {
+// Deprecated: Use TerminationRecord.ProtoReflect.Descriptor instead.
+func (*TerminationRecord) Descriptor() ([]byte, []int) {
 	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Certificate) GetCause() string {
+func (x *TerminationRecord) GetCause() string {
 	if x != nil {
 		return x.Cause
 	}
 	return ""
 }
 
-func (x *Certificate) GetAt() *timestamppb.Timestamp {
+func (x *TerminationRecord) GetAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.At
 	}
 	return nil
 }
 
-func (x *Certificate) GetOutputTail() string {
+func (x *TerminationRecord) GetOutputTail() string {
 	if x != nil {
 		return x.OutputTail
 	}
@@ -307,7 +307,7 @@ type Sandbox struct {
 	OnTimeout       string                 `protobuf:"bytes,21,opt,name=on_timeout,json=onTimeout,proto3" json:"on_timeout,omitempty"`
 	IdleTimeout     *durationpb.Duration   `protobuf:"bytes,22,opt,name=idle_timeout,json=idleTimeout,proto3" json:"idle_timeout,omitempty"`
 	Timeline        int64                  `protobuf:"varint,23,opt,name=timeline,proto3" json:"timeline,omitempty"`
-	Ended           *Certificate           `protobuf:"bytes,24,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended           *TerminationRecord     `protobuf:"bytes,24,opt,name=ended,proto3" json:"ended,omitempty"`
 	Version         int64                  `protobuf:"varint,25,opt,name=version,proto3" json:"version,omitempty"`
 	StayPaused      bool                   `protobuf:"varint,26,opt,name=stay_paused,json=stayPaused,proto3" json:"stay_paused,omitempty"`
 	Snapshot        string                 `protobuf:"bytes,27,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
@@ -515,7 +515,7 @@ func (x *Sandbox) GetTimeline() int64 {
 	return 0
 }
 
-func (x *Sandbox) GetEnded() *Certificate {
+func (x *Sandbox) GetEnded() *TerminationRecord {
 	if x != nil {
 		return x.Ended
 	}
@@ -5217,12 +5217,12 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x04Boot\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"p\n" +
-	"\vCertificate\x12\x14\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"v\n" +
+	"\x11TerminationRecord\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\xb2\f\n" +
+	"outputTail\"\xb8\f\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -5250,8 +5250,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"on_timeout\x18\x15 \x01(\tR\tonTimeout\x12<\n" +
 	"\fidle_timeout\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\vidleTimeout\x12\x1a\n" +
-	"\btimeline\x18\x17 \x01(\x03R\btimeline\x12:\n" +
-	"\x05ended\x18\x18 \x01(\v2$.cloudsandbox.session.v1.CertificateR\x05ended\x12\x18\n" +
+	"\btimeline\x18\x17 \x01(\x03R\btimeline\x12@\n" +
+	"\x05ended\x18\x18 \x01(\v2*.cloudsandbox.session.v1.TerminationRecordR\x05ended\x12\x18\n" +
 	"\aversion\x18\x19 \x01(\x03R\aversion\x12\x1f\n" +
 	"\vstay_paused\x18\x1a \x01(\bR\n" +
 	"stayPaused\x12\x1a\n" +
@@ -5703,7 +5703,7 @@ var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                    // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                   // 1: cloudsandbox.session.v1.Limits
 	(*Boot)(nil),                     // 2: cloudsandbox.session.v1.Boot
-	(*Certificate)(nil),              // 3: cloudsandbox.session.v1.Certificate
+	(*TerminationRecord)(nil),        // 3: cloudsandbox.session.v1.TerminationRecord
 	(*Sandbox)(nil),                  // 4: cloudsandbox.session.v1.Sandbox
 	(*VolumeMount)(nil),              // 5: cloudsandbox.session.v1.VolumeMount
 	(*Restored)(nil),                 // 6: cloudsandbox.session.v1.Restored
@@ -5800,7 +5800,7 @@ var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),      // 97: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	96,  // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
+	96,  // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
 	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
 	85,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
@@ -5811,7 +5811,7 @@ var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
 	97,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
 	96,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
 	97,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
-	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.Certificate
+	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.TerminationRecord
 	96,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
 	97,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
 	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored

@@ -95,7 +95,7 @@ func (e *Endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityResolutionRequired | stack.CapabilityTXChecksumOffload | stack.CapabilityRXChecksumOffload
 }
 
-// SetOnCloseAction does nothing: there is no device to destroy.
+// SetOnCloseAction does nothing: the endpoint has no device to destroy.
 func (e *Endpoint) SetOnCloseAction(func()) {}
 
 // Attach sets the receiver of frames after Start; with nil it closes the socket and waits

@@ -312,7 +312,8 @@ func (l *Link) SetPolicy(p sandbox.NetworkPolicy) error {
 // in bytes per second, at once; zero: unlimited.
 func (l *Link) SetBandwidth(bytesPerSecond int64) { l.wire.setRate(bytesPerSecond) }
 
-// again decides anew on an existing flow. The caller holds l.mu.
+// again repeats the decision on an existing flow, with the current rules. The caller
+// holds l.mu.
 func (l *Link) again(f *flow) policy.Decision {
 	if !f.target.Addr.IsValid() {
 		return policy.Decision{Verdict: policy.Allowed}

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// maxOpened bounds the connections of a link with terminated TLS at a time, and
-	// maxSharedOpened those of all links of a shard: each holds buffers for TLS and HTTP,
-	// up to half a megabyte per direction.
+	// maxOpened bounds the concurrent connections of a link with terminated TLS.
+	// maxSharedOpened bounds such connections of all links of a shard. Each holds buffers
+	// for TLS and HTTP, up to half a megabyte per direction.
 	maxOpened, maxSharedOpened = 64, 1024
 	// openedStreams and openedBuffer bound one HTTP/2 connection; streamBuffer one
 	// stream.

@@ -83,8 +83,8 @@ type Shared struct {
 	open  int // connections
 }
 
-// Open sets the non-public addresses that may be reached: those of rules with an address
-// or a CIDR; other rules open nothing. It applies to new connections.
+// Open sets the non-public addresses that may be reached: the addresses of rules with
+// an address or a CIDR. Other rules open nothing. It applies to new connections.
 func (s *Shared) Open(rules []sandbox.NetworkRule) { s.unlocked.Store(&rules) }
 
 // opened reports whether Open lists a target.
@@ -128,7 +128,7 @@ func (s *Shared) Trust(pem string) {
 	s.roots.Store(nil)
 }
 
-// rootPool is the host's trusted CAs and those of Trust.
+// rootPool is the host's trusted CAs and the CAs that Trust set.
 func (s *Shared) rootPool() *x509.CertPool {
 	if pool := s.roots.Load(); pool != nil {
 		return pool

@@ -131,6 +131,6 @@ func receiveDatagram(g guestConn, fd int) (int, error) {
 	}
 	var r bytes.Reader
 	r.Reset(buf[:n])
-	_, _ = g.ep.Write(&r, tcpip.WriteOptions{}) // lost if there is no room
+	_, _ = g.ep.Write(&r, tcpip.WriteOptions{}) // lost if the buffer is full
 	return n, nil
 }

@@ -96,7 +96,7 @@ type Target struct {
 type Shown struct {
 	Kind Kind
 	Name string // lower case; empty: none, or an address
-	// Hidden: the real name is encrypted, whatever Name is.
+	// Hidden: the real name is encrypted, and Name does not show it.
 	Hidden bool
 }
 

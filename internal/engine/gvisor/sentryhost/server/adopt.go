@@ -35,8 +35,8 @@ func (h *Host) adopt() {
 	h.adoptShards()
 }
 
-// adoptBoot adopts the Boot in a sentry; false: there is none, and the sentry's folder is
-// removed.
+// adoptBoot adopts the Boot in a sentry. If the sentry has no running Boot, it removes
+// the sentry's folder and returns false.
 func (h *Host) adoptBoot(name string) bool {
 	b := &boot{gone: make(chan struct{}), group: h.groups.Open(name)}
 	b.record.Name = name

@@ -163,7 +163,7 @@ type killer struct {
 	busy   atomic.Bool
 	rounds int
 	next   time.Time // when the next round is due
-	over   int64     // bytes above the mark when next was set; -1: a round is under way, or was just before
+	over   int64     // bytes above the mark when next was set; -1: a round is in progress, or ended since the last check
 }
 
 // raiseLimit keeps the hard limit ahead of usage, which is over bytes above the mark: at the
@@ -188,7 +188,7 @@ func (k *killer) raiseLimit(over int64) {
 	}
 }
 
-// act begins a round when one is due and none is under way.
+// act begins a round when one is due and none is in progress.
 func (k *killer) act(over int64) {
 	if k.busy.Load() {
 		return

@@ -85,11 +85,12 @@ func (h *Host) freeze(id string) error {
 	})
 }
 
-// pauseWhole stops everything in a Boot at a moment when its Guest starts no program, and
-// returns the processes. A child between fork and exec (vfork) blocks the thread of the
-// Guest that made it, and the Guest runs on one processor: saved there, and held when it
-// is restored, it would keep the Guest from answering. So the Boot runs on until the
-// child is past that, within startingLimit. On error the Boot runs on.
+// pauseWhole stops everything in a Boot at a moment when its Guest starts no program,
+// and returns the processes. A child between fork and exec (vfork) blocks the thread of
+// the Guest that made it, and the Guest runs on one processor. If the Boot were saved
+// at that moment, the child would be held after a restore, and the Guest could not
+// answer. So pauseWhole lets the Boot continue until the child has called exec, for at
+// most startingLimit. After an error the Boot continues.
 func pauseWhole(rpc *sentry, id string) ([]process, error) {
 	began := time.Now()
 	for wait := startingWait; ; wait = min(2*wait, startingWaitMax) {

@@ -27,14 +27,14 @@ type mark struct {
 	changed    unix.Timespec
 }
 
-// proof is the verification of a saved state. All starts from it share the proof while it
-// is under way and for proofTime after it: of ten forks one reads the files.
+// proof is the verification of a saved state. All starts from it share the proof while
+// it is in progress and for proofTime after it: of ten forks one reads the files.
 type proof struct {
 	listed []sentryhost.SavedFile
 	marks  []mark
 	over   chan struct{} // closed once err is set
 	err    error
-	until  time.Time // guarded by Host.mu: zero while the verification is under way
+	until  time.Time // guarded by Host.mu: zero while the verification is in progress
 }
 
 // whole compares the files of a state with its manifest in the background, unless that

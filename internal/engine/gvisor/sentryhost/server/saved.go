@@ -111,7 +111,7 @@ func (h *Host) fits(m *sentryhost.Manifest, r sentryhost.StartRequest) error {
 	return h.canStart(m)
 }
 
-// canStart returns Conflict when no Boot can start from a state here, whatever its image.
+// canStart returns Conflict when no Boot of any image can start from a state here.
 func (h *Host) canStart(m *sentryhost.Manifest) error {
 	switch build, err := h.homeOf(m); {
 	case err != nil:

@@ -73,14 +73,14 @@ type Host struct {
 	shards   map[int]*shard
 	watchers map[*fdrpc.Peer]struct{}
 	cache    *sentryhost.CacheRequest // nil: not set yet
-	opened   map[string]int           // starts under way from a saved state, by its name
+	opened   map[string]int           // starts in progress from a saved state, by its name
 	proofs   map[string]*proof        // of saved states, by their names
 	dirty    bool                     // chunks of saved states may exist that no state lists
 	spares   []*boot                  // sentries that wait for a Boot
 	wanted   []kind                   // the kinds of the last starts, to make spares for
-	starting int                      // starts under way
+	starting int                      // starts in progress
 	ending   bool                     // no spare may wait any more
-	borrowed int64                    // bytes of the host's memory that saves and loads under way may allocate
+	borrowed int64                    // bytes of the host's memory that saves and loads in progress may allocate
 
 	refillSoon chan struct{} // holds one when spares are to be inspected
 	sparing    sync.Mutex    // held during the inspection; taken before mu
@@ -203,7 +203,7 @@ func turn(r *fdrpc.Request) string {
 	return what + names.ID
 }
 
-// call is one call of a method under way.
+// call is a call of a method in progress.
 type call struct {
 	ctx  context.Context
 	host *Host

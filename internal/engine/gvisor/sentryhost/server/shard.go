@@ -207,7 +207,8 @@ func (h *Host) endShards() {
 	}
 }
 
-// removeShard removes what shard n, which has ended, leaves: socket, record and group.
+// removeShard removes the remains of shard n, which has ended: socket, record and
+// group.
 func (h *Host) removeShard(n int) error {
 	for _, ext := range []string{".sock", ".json"} {
 		os.Remove(h.shardPath(n, ext))

@@ -88,7 +88,8 @@ func (b *boot) usable(image *os.File) bool {
 	return err == nil && os.SameFile(mine, there) && lockImage(b.spare.image) == nil && b.group.Yield(false) == nil
 }
 
-// starts counts starts under way; spares are made only while there are none.
+// starts adds n to the number of starts in progress. Spares are made only while this
+// number is zero.
 func (h *Host) starts(n int) {
 	h.mu.Lock()
 	h.starting += n
