@@ -40,7 +40,10 @@ type Sandbox struct {
 	// Timeline starts at 1 and grows with each return to an earlier state.
 	Timeline int64 `json:"timeline"`
 	// SnapshotID is the state that the sandbox was saved in last, or started from.
-	SnapshotID             string  `json:"snapshot_id,omitempty"`
+	SnapshotID string `json:"snapshot_id,omitempty"`
+	// OriginSnapshotID is the snapshot that the sandbox was created from, which may be
+	// deleted. A copy of a sandbox has the origin of its original. Empty: a template.
+	OriginSnapshotID       string  `json:"origin_snapshot_id,omitempty"`
 	CheckpointEverySeconds float64 `json:"checkpoint_every_seconds,omitempty"` // 0: none
 	// RestoredFrom is the snapshot from which the sandbox continued after a loss of its
 	// state. LostSeconds is the time lost; nil: there was no loss.
@@ -58,7 +61,7 @@ func SandboxOf(s sandbox.Sandbox) Sandbox {
 		Network:   ShownNetwork(s.Network.Enforced()), Ports: PortsOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
 		CreatedAt: Time(s.CreatedAt), StartedAt: Time(s.StartedAt),
 		TimeoutSeconds: s.Timeout.Seconds(), IdleTimeoutSeconds: s.IdleTimeout.Seconds(), Deadline: Time(s.Deadline),
-		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot,
+		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot, OriginSnapshotID: s.Origin,
 		CheckpointEverySeconds: s.CheckpointEvery.Seconds(),
 	}
 	if s.Restored.From != "" {

@@ -169,6 +169,11 @@ export interface SandboxInfo {
    * saved in. Empty without one.
    */
   snapshotId: string;
+  /**
+   * The Snapshot that it was created from, which may be deleted. Empty if it was created from a
+   * Template.
+   */
+  originSnapshotId: string;
   /** The interval of its checkpoints; `undefined` without checkpoints. */
   checkpointEverySeconds: number | undefined;
   /** The Snapshot that it went back to when it was last lost; empty if it never was. */
@@ -404,6 +409,7 @@ export function sessionOf(obj: Wire<Schemas["Sandbox"]>): SandboxInfo {
     autoResume: obj.flag("auto_resume"),
     timeline: obj.count("timeline") || 1,
     snapshotId: obj.text("snapshot_id"),
+    originSnapshotId: obj.text("origin_snapshot_id"),
     checkpointEverySeconds: obj.number("checkpoint_every_seconds"),
     restoredFrom: obj.text("restored_from"),
     lostSeconds: obj.number("lost_seconds"),

@@ -3300,6 +3300,8 @@ export interface components {
             timeline: number;
             /** @description The snapshot that it is paused in; while it runs, the snapshot that it started from or was last saved in. */
             snapshot_id?: string;
+            /** @description The snapshot that it was created from, which may be deleted. A copy of a session has the snapshot of its original. Absent when it was created from a template. */
+            origin_snapshot_id?: string;
             /** @description Absent when it makes no checkpoints. */
             checkpoint_every_seconds?: number;
             /** @description The snapshot that it went back to when it was last lost. Absent when it never was. The snapshot may be gone meanwhile. */

@@ -390,6 +390,7 @@ type Sandbox struct {
 	Volumes                []*VolumeMount         `protobuf:"bytes,25,rep,name=volumes,proto3" json:"volumes,omitempty"`                                                                 // by name
 	Ports                  *Ports                 `protobuf:"bytes,26,opt,name=ports,proto3" json:"ports,omitempty"`
 	Secrets                []*SecretUse           `protobuf:"bytes,27,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	OriginSnapshotId       string                 `protobuf:"bytes,28,opt,name=origin_snapshot_id,json=originSnapshotId,proto3" json:"origin_snapshot_id,omitempty"` // what it was created from; may be deleted; empty: a template
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -611,6 +612,13 @@ func (x *Sandbox) GetSecrets() []*SecretUse {
 		return x.Secrets
 	}
 	return nil
+}
+
+func (x *Sandbox) GetOriginSnapshotId() string {
+	if x != nil {
+		return x.OriginSnapshotId
+	}
+	return ""
 }
 
 // VolumeMount is where a Sandbox has a volume.
@@ -3073,7 +3081,8 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\xd3\t\n" +
+	"outputTail\"\x81\n" +
+	"\n" +
 	"\aSandbox\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
@@ -3108,7 +3117,8 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"\flost_seconds\x18\x18 \x01(\x01H\x00R\vlostSeconds\x88\x01\x01\x12>\n" +
 	"\avolumes\x18\x19 \x03(\v2$.cloudsandbox.sandbox.v1.VolumeMountR\avolumes\x124\n" +
 	"\x05ports\x18\x1a \x01(\v2\x1e.cloudsandbox.sandbox.v1.PortsR\x05ports\x12<\n" +
-	"\asecrets\x18\x1b \x03(\v2\".cloudsandbox.sandbox.v1.SecretUseR\asecrets\x1a;\n" +
+	"\asecrets\x18\x1b \x03(\v2\".cloudsandbox.sandbox.v1.SecretUseR\asecrets\x12,\n" +
+	"\x12origin_snapshot_id\x18\x1c \x01(\tR\x10originSnapshotId\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0f\n" +

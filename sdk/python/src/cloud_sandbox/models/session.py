@@ -153,6 +153,8 @@ class SandboxInfo:
             processes carry it.
         snapshot_id: what it is paused in; while it runs, what its state came
             from or was last saved in; empty if nothing.
+        origin_snapshot_id: the Snapshot that it was created from, which may be
+            deleted; empty if it was created from a Template.
         checkpoint_every_seconds: it is saved so often while it runs; ``None``
             if it is not.
         restored_from: the Snapshot that it went back to when it was last lost;
@@ -184,6 +186,7 @@ class SandboxInfo:
     auto_resume: bool = False
     timeline: int = 1
     snapshot_id: str = ""
+    origin_snapshot_id: str = ""
     checkpoint_every_seconds: float | None = None
     restored_from: str = ""
     lost_seconds: float | None = None
