@@ -99,7 +99,9 @@ def python_members(cls: str) -> set[str] | None:
                         continue
                     names.add(member.name)
                     if member.name == "__init__":
-                        names |= set(re.findall(r"^self\.(\w+)\b.* = ", ast.unparse(member.body), re.M))
+                        names |= set(
+                            re.findall(r"^self\.(\w+)\b.* = ", ast.unparse(member.body), re.M)
+                        )
                 return {camel(n) for n in names if not n.startswith("_")}
     return None
 
@@ -118,7 +120,9 @@ def typescript_members(cls: str) -> set[str] | None:
         base, body = found.groups()
         names = typescript_members(base) or set() if base else set()
         # A member with the tag @internal is no part of the interface.
-        body = re.sub(r"  /\*\*(?:(?!\*/).)*@internal(?:(?!\*/).)*\*/\n[^\n]*\n", "", body, flags=re.S)
+        body = re.sub(
+            r"  /\*\*(?:(?!\*/).)*@internal(?:(?!\*/).)*\*/\n[^\n]*\n", "", body, flags=re.S
+        )
         names |= set(
             re.findall(
                 r"^  (?:static )?(?:async )?\*?(?:get )?([a-z]\w*)(?:<[^>\n]*>)?\(", body, re.M
