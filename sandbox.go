@@ -83,8 +83,8 @@ const (
 	CauseSuspended  Cause = "suspended"   // its Tenant was suspended and the Sandbox could not be paused
 )
 
-// TerminationRecord records how a Sandbox ended. It is kept for TerminationRecordLife, or for
-// RefusedLife with CauseRefused.
+// TerminationRecord records how a Sandbox ended. It is kept for TerminationRecordLife,
+// or for RefusedLife with CauseRefused.
 type TerminationRecord struct {
 	Cause Cause
 	At    time.Time

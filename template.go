@@ -65,10 +65,16 @@ func (d TemplateDefaults) Check() error {
 	return checkPlace(d.User, d.Cwd)
 }
 
+// ArchiveSource is the source of a Template that is built from an archive.
+const ArchiveSource = "tar:"
+
+// ErrLogOffset is the error for a position that a build's log cannot have.
+var ErrLogOffset = Errorf(Invalid, "from must be 0, or the next_offset of a line before")
+
 // TemplateRequest describes the Template to build.
 type TemplateRequest struct {
 	Template string // NAME or NAME:TAG
-	Source   string // "oci:REF", "debian:SUITE", or "tar:" with a separate archive
+	Source   string // "oci:REF", "debian:SUITE", or ArchiveSource with a separate archive
 	// Dockerfile is the text of a Dockerfile, instead of Source. The archive is then its
 	// build context and may be missing. BuildArgs are its arguments.
 	Dockerfile string

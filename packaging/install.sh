@@ -103,25 +103,26 @@ if command -v dpkg >/dev/null && [ "$prefix" = /usr/local ]; then
   for package in cloud-sandbox_$arch.deb $base; do verified "$package"; done
   state() { dpkg-query -W -f '${Status} ${Version}' "$1" 2>/dev/null || true; }
   before=$(state cloud-sandbox)
+  # An upgrade that was interrupted is no first install: its sandboxes run.
+  case $before in
+    '' | *not-installed* | *config-files*) new=yes ;;
+    *) new='' ;;
+  esac
   # One after the other, so that the server's package is never upgraded in part: dpkg
   # keeps the earlier version of a package whose files it could not write.
   for package in cloud-sandbox_$arch.deb $base; do
     if (cd "$work" && dpkg --unpack "$package"); then continue; fi
-    case $before in
-      *'ok installed'*)
-        [ "$(state cloud-sandbox)" = "$before" ] && fail "$package could not be unpacked: see above; the earlier version is still installed, and nothing was changed"
-        dpkg --configure cloud-sandbox || fail "$package could not be unpacked, and the server's new package not be configured: see above, then run this again"
-        fail "the server is upgraded, and its template is not: $package could not be unpacked: see above, then run this again"
-        ;;
-    esac
+    if [ -z "$new" ]; then
+      [ "$(state cloud-sandbox)" != "$before" ] || fail "$package could not be unpacked: see above; the earlier version is still installed, and nothing was changed"
+      dpkg --configure cloud-sandbox || fail "$package could not be unpacked, and the server's new package not be configured: see above, then run this again"
+      fail "the server is upgraded, and its template is not: $package could not be unpacked: see above, then run this again"
+    fi
     dpkg --force-remove-reinstreq -r cloud-sandbox cloud-sandbox-base >/dev/null 2>&1 || true
     fail "$package could not be unpacked, and what was new was removed again: see above"
   done
   # shellcheck disable=SC2086 # one or two names
   if ! dpkg --configure ${base:+cloud-sandbox-base} cloud-sandbox; then
-    case $before in
-      *'ok installed'*) fail "the packages are unpacked, and could not be configured: see above, then run \`dpkg --configure -a\`, or this again" ;;
-    esac
+    [ -n "$new" ] || fail "the packages are unpacked, and could not be configured: see above, then run \`dpkg --configure -a\`, or this again"
     dpkg --force-remove-reinstreq -r cloud-sandbox cloud-sandbox-base >/dev/null 2>&1 || true
     fail "the packages could not be configured, and were removed again: see above"
   fi
@@ -129,7 +130,7 @@ if command -v dpkg >/dev/null && [ "$prefix" = /usr/local ]; then
 fi
 verified "cloud-sandbox-linux-$arch"
 if has "base-$arch.template"; then verified "base-$arch.template"; fi
-# The program first: with an earlier template it works, and it may not be there at all.
+# The program first: it works with an earlier template, and without one it builds it.
 place "cloud-sandbox-linux-$arch" 755 "$prefix/bin/cloud-sandbox"
 if [ -e "$work/base-$arch.template" ]; then place "base-$arch.template" 644 "$prefix/share/cloud-sandbox/base.template"; fi
 echo "install: start the server with \`JWT_SECRET=... $prefix/bin/cloud-sandbox serve\`; \`$prefix/bin/cloud-sandbox doctor\` looks at this machine first"

@@ -33,6 +33,10 @@ cluster=("${test[@]}"
 image=(
   "dockerd|docker.io|runs the container image"
 )
+# Newer releases have the client in a package of its own.
+if apt-cache show docker-cli >/dev/null 2>&1; then
+  image+=("docker|docker-cli|is the client of dockerd")
+fi
 bench=("${run[@]}"
   "dockerd|docker.io|the comparison with Docker"
   "iptables|iptables|dockerd's network"

@@ -24,6 +24,7 @@ trap ends EXIT
 dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" --host "$DOCKER_HOST" --iptables=false --bridge=none >"$work/log" 2>&1 &
 daemon=$!
 until docker version >/dev/null 2>&1; do
+  ((SECONDS < 120)) || { tail "$work/log" >&2; fail "dockerd does not answer"; }
   kill -0 "$daemon" 2>/dev/null || { tail "$work/log" >&2; fail "dockerd did not start"; }
   sleep 0.1
 done

@@ -159,7 +159,7 @@ within() {
 
 # installed prints the state of the packages and the sum of the program.
 installed() {
-  dpkg-query -W -f '${Package} ${Status} ${Version}\n' 'cloud-sandbox*' 2>/dev/null
+  dpkg-query -W -f '${Package} ${Status} ${Version}\n' 'cloud-sandbox*' 2>/dev/null | sed '/ not-installed /d'
   sha256sum /usr/bin/cloud-sandbox /usr/share/cloud-sandbox/base.template 2>/dev/null || true
 }
 
@@ -186,8 +186,8 @@ on_a_full_disk() {
   umount /usr/bin
   umount "$full"
   rmdir "$full"
-  # What the full folder had is what is below it, too.
-  [[ $(</tmp/while-full) == $(installed || true) ]] || { cat /tmp/while-full; status=0; }
+  # The full folder has the same content as the folder below it.
+  [[ $(</tmp/while-full) == $(installed || true) ]] || fail "while the disk was full there was '$(</tmp/while-full)'"
   return "$status"
 }
 

@@ -400,7 +400,7 @@ func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tel
 			return made, fmt.Errorf("--source %s: %w", t.Source, err)
 		}
 		defer from.Close()
-		archive, t.Source = from, "tar:"
+		archive, t.Source = from, sandbox.ArchiveSource
 		tell("upload", "sending "+path)
 	}
 	var files io.Reader

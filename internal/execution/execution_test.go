@@ -127,7 +127,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// A Sandbox that ends during a run gives the run the Status of its certificate.
+// A Sandbox that ends during a run gives the run the Status of its termination record.
 func TestSandboxEndsDuringARun(t *testing.T) {
 	for cause, want := range map[sandbox.Cause]Status{
 		sandbox.CauseOOM: StatusOOM, sandbox.CauseDiskFull: StatusDiskFull,

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // Guest is the agent inside one Boot. It joins the ports below for the code that opens
@@ -186,6 +188,19 @@ type FileBody struct {
 	Total      int64 // of the file, with a part or out of range
 	ModifiedAt time.Time
 	ETag       string // as an HTTP header value; may be empty
+}
+
+// Refusal returns the error for a reader that gets no content: a condition does not
+// hold, or the range is outside the file. A reader over HTTP gets ReadNotModified as a
+// success.
+func (f FileBody) Refusal() error {
+	switch f.Outcome {
+	case ReadPrecondition, ReadNotModified:
+		return sandbox.Errorf(sandbox.Conflict, "the file has changed: its ETag is not the requested one")
+	case ReadOutOfRange:
+		return sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", f.Total)
+	}
+	return nil
 }
 
 // Entry is a file, directory or link as the Guest describes it.

@@ -112,6 +112,17 @@ func (f *FileSelection) complete() (err error) {
 	return nil
 }
 
+// Depth returns the number of levels of a list, which is 1 if the request names none.
+func Depth(levels *int) (int, error) {
+	switch {
+	case levels == nil:
+		return 1, nil
+	case *levels < 1 || *levels > MaxDepth:
+		return 0, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", MaxDepth)
+	}
+	return *levels, nil
+}
+
 // DefaultSearchResults is the default number of results of a search.
 const DefaultSearchResults = 100
 

@@ -185,7 +185,7 @@ func TestMCPRefusesItsOwnArguments(t *testing.T) {
 		},
 		"?tools=claude": {
 			{"bash", `{"command":"x","timeout":600001}`, "at most 600000 milliseconds"},
-			{"bash", `{"command":"x","timeout":0}`, "more than 0"},
+			{"bash", `{"command":"x","timeout":0}`, "at least 1"},
 			{"read", `{"file_path":"x","limit":-1}`, "must not be negative"},
 			{"grep", `{"pattern":"x","-B":-1}`, "must not be negative"},
 			{"grep", `{"pattern":"x","output_mode":"lines"}`, "files_with_matches or count"},

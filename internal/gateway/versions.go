@@ -9,7 +9,6 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
@@ -38,8 +37,7 @@ func (s *Server) withVersions(rt route, r *http.Request, err error) error {
 	if errors.As(err, &answered) {
 		return err
 	}
-	isMCP := rt.op == catalogue.CallMCP || rt.op == catalogue.StreamMCP || rt.op == catalogue.EndMCP
-	return s.explain(r.Header, err, rt.surface == connectSurface || isMCP)
+	return s.explain(r.Header, err, rt.surface == connectSurface || rt.path == mcpPath)
 }
 
 // explainCall adds versions to the error of a call of Connect or gRPC.

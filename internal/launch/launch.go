@@ -254,7 +254,7 @@ func startServer(o Options, layout Layout, env []string, locks, listeners []*os.
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
 	own, servers := os.NewFile(uintptr(pair[0]), "server"), os.NewFile(uintptr(pair[1]), "launcher")
 	defer servers.Close()
@@ -282,17 +282,16 @@ func startServer(o Options, layout Layout, env []string, locks, listeners []*os.
 // returns when the socket of the server is closed.
 func (o Options) notifyReady(server io.Reader) {
 	if n, _ := server.Read(make([]byte, 1)); n == 1 {
-		if err := notifySystemd(); err != nil {
-			o.Log.Error("notifying systemd of the server's readiness failed", telemetry.KeyError, err)
-		}
+		notifySystemd(o.Log)
 	}
 }
 
 // notifySystemd ends the start of a unit of Type=notify. Without systemd it does
 // nothing.
-func notifySystemd() error {
-	_, err := daemon.SdNotify(false, daemon.SdNotifyReady)
-	return err
+func notifySystemd(log *slog.Logger) {
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		log.Error("notifying systemd of readiness failed", telemetry.KeyError, err)
+	}
 }
 
 // awaitServer waits until the server has ended. The end of ctx makes it drain.
@@ -364,15 +363,16 @@ type Inherited struct {
 	launcher   *os.File   // nil: systemd or a shell has started this process
 }
 
-// Ready reports that this process answers requests. A start by systemd ends with it.
-func (in Inherited) Ready() error {
+// Ready reports that this process answers requests. A start by systemd ends with it. A
+// failure is logged: the process serves all the same.
+func (in Inherited) Ready(log *slog.Logger) {
 	if in.launcher == nil {
-		return notifySystemd()
+		notifySystemd(log)
+		return
 	}
 	if _, err := in.launcher.Write([]byte{1}); err != nil {
-		return fmt.Errorf("notify the launcher: %w", err)
+		log.Error("notifying the launcher of readiness failed", telemetry.KeyError, err)
 	}
-	return nil
 }
 
 // Close releases the locks. Otherwise they end with the process.

@@ -163,15 +163,16 @@ func bash(ctx context.Context, c *call, in bashInput) (*sdk.CallToolResult, erro
 	}
 	ms := float64(defaultBash)
 	if in.Timeout != nil {
-		if ms = *in.Timeout; ms <= 0 || ms > maxBash {
-			return nil, sandbox.Errorf(sandbox.Invalid, "timeout must be more than 0 and at most %d milliseconds; run_in_background is for a command that takes longer", maxBash)
+		if ms = *in.Timeout; ms < 1 || ms > maxBash {
+			return nil, sandbox.Errorf(sandbox.Invalid, "timeout must be at least 1 and at most %d milliseconds; run_in_background is for a command that takes longer", maxBash)
 		}
 	}
 	return c.executeFor(ctx, "", new(ms/1000), v1.ExecuteRequest{Code: keepFolder + in.Command, Language: "bash"})
 }
 
 func claudeGrep(ctx context.Context, c *call, in claudeGrepInput) (*sdk.CallToolResult, error) {
-	head, skip := maxHead, in.Offset
+	skip := in.Offset
+	head := min(maxHead, maxFound-skip)
 	if in.HeadLimit != nil {
 		if head = *in.HeadLimit; head == 0 {
 			head = maxFound - skip

@@ -9,11 +9,10 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// maxFound is the largest number of results of a search.
-const maxFound = execution.MaxSearchResults
+// maxFound is the largest number of results of a search that the API allows.
+const maxFound = 10_000
 
 type globInput struct {
 	Pattern    string `json:"pattern" jsonschema:"names such as *.py, or paths such as src/**/*.ts"`

@@ -79,9 +79,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		}
 		return err
 	}
-	if err := in.Ready(); err != nil {
-		return err
-	}
+	in.Ready(log)
 	log.Info("this role is ready", "addr", cfg.Addr, "data", cfg.Data)
 	return parts.Wait(ctx)
 }

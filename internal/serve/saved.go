@@ -53,9 +53,10 @@ func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
 	return err == nil, err
 }
 
-// savedOn searches the records for a Snapshot that needs the named image or build. It
-// runs SavedCommand as a separate process, because the caller is root, and root must
-// not open files that the server writes.
+// savedOn searches the records for a Snapshot that needs the named image or build; for
+// an image, also for a Sandbox that has not ended. It runs SavedCommand as a separate
+// process, because the caller is root, and root must not open files that the server
+// writes.
 func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
 	if !hasDatabase(layout) && !hasAccess(layout) {
 		if node.HasRun(layout.Node()) {

@@ -77,9 +77,7 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	if keepLead != nil {
 		parts.Start("lead", ended(keepLead))
 	}
-	if err := in.Ready(); err != nil {
-		return err
-	}
+	in.Ready(log)
 	log.Info("the server is ready", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
 	return parts.Wait(ctx)
 }

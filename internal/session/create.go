@@ -11,7 +11,7 @@ import (
 )
 
 // Create implements sandbox.Sandboxes. When ctx ends first, only the Sandbox's
-// Certificate is left.
+// TerminationRecord is left.
 func (m *Manager) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	return m.createAs(ctx, tenant, req, func(*sandbox.Sandbox) {})
 }

@@ -18,7 +18,7 @@ const (
 	longestSleep = 10 * time.Minute
 	// retryExpire is the pause after a failed pass.
 	retryExpire = time.Second
-	// deleteEvery is the interval at which old Certificates are deleted.
+	// deleteEvery is the interval at which old TerminationRecords are deleted.
 	deleteEvery = 10 * time.Minute
 )
 
@@ -135,8 +135,8 @@ func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause
 	return err
 }
 
-// deleteCertificates deletes old Certificates and old usage until ctx ends.
-func (m *Manager) deleteCertificates(ctx context.Context) error {
+// deleteTerminationRecords deletes old TerminationRecords and old usage until ctx ends.
+func (m *Manager) deleteTerminationRecords(ctx context.Context) error {
 	for {
 		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.TerminationRecordLife), now().Add(-sandbox.RefusedLife))
 		if err != nil && ctx.Err() == nil {

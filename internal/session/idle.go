@@ -26,7 +26,7 @@ func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
 			continue
 		}
 		if tail, ended := m.tails.add(u.SandboxID, u.Output); ended {
-			if err := m.certify(ctx, u.SandboxID, tail); err != nil {
+			if err := m.recordTail(ctx, u.SandboxID, tail); err != nil {
 				m.log.Warn("reading the last output of a sandbox for its termination record failed", telemetry.KeySandbox, u.SandboxID, telemetry.KeyError, err)
 			}
 		}
@@ -34,8 +34,8 @@ func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
 	return nil
 }
 
-// certify writes output that arrived late to a Certificate.
-func (m *Manager) certify(ctx context.Context, id, tail string) error {
+// recordTail writes output that arrived late to a TerminationRecord.
+func (m *Manager) recordTail(ctx context.Context, id, tail string) error {
 	for range tries(ctx) {
 		sb, err := m.store.SandboxByID(ctx, id)
 		if err != nil || sb.Ended == nil {

@@ -1,5 +1,5 @@
 // Package session is the session manager. It controls the life of every Sandbox, from its
-// create to its Certificate.
+// create to its TerminationRecord.
 //
 // Every change of a Sandbox is recorded before it is made, and every step is idempotent.
 // Reconcile finishes or undoes changes that a crash interrupted.
@@ -234,16 +234,16 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 
 // Run does the background work until ctx ends. It reconciles, makes checkpoints, and
 // counts traffic. It ends or pauses Sandboxes that are due, idle, or of suspended
-// Tenants, and moves those on Nodes that drain. It deletes old Certificates, unneeded Snapshots, and Snapshots beyond a
-// Retention. It leaves Sandboxes running. If a paused Sandbox's Boot is still being
-// stopped after lastStops, the next process stops it by Reconcile, because no record
-// names it.
+// Tenants, and moves those on Nodes that drain. It deletes old TerminationRecords,
+// unneeded Snapshots, and Snapshots beyond a Retention. It leaves Sandboxes running. If a
+// paused Sandbox's Boot is still being stopped after lastStops, the next process stops it
+// by Reconcile, because no record names it.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepReconciled(ctx) })
 	g.Go(func() error { return m.expire(ctx) })
 	g.Go(func() error { return m.endIdle(ctx) })
-	g.Go(func() error { return m.deleteCertificates(ctx) })
+	g.Go(func() error { return m.deleteTerminationRecords(ctx) })
 	g.Go(func() error { return m.keepSwept(ctx) })
 	g.Go(func() error { return m.keepRetained(ctx) })
 	g.Go(func() error { return m.keepCheckpoints(ctx) })

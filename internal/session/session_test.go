@@ -206,7 +206,7 @@ func TestCreateThatFails(t *testing.T) {
 				}
 				page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})
 				if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended == nil {
-					t.Errorf("certificates: %+v, %v", page, err)
+					t.Errorf("termination records: %+v, %v", page, err)
 				}
 				w.nodes.mend()
 				w.create("t", sandbox.CreateRequest{Name: "web"})
@@ -602,7 +602,7 @@ func TestCertificatesAreDeleted(t *testing.T) {
 		w.record(sb.ID)
 		w.pass(3 * time.Hour)
 		_, err := w.m.Get(t.Context(), "t", sb.ID)
-		codetest.Want(t, "Get after the certificate's life", err, sandbox.NotFound)
+		codetest.Want(t, "Get after the life of the termination record", err, sandbox.NotFound)
 	})
 }
 
@@ -680,7 +680,7 @@ func TestBootEndsWhileItIsCreated(t *testing.T) {
 		codetest.Want(t, "Create", err, sandbox.Unavailable)
 		page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})
 		if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended.Cause != sandbox.CauseGuestExit {
-			t.Errorf("certificates: %+v, %v", page, err)
+			t.Errorf("termination records: %+v, %v", page, err)
 		}
 		// The Boot that the start left is not the record's: reconciling ends it.
 		if err := w.m.Reconcile(t.Context()); err != nil {

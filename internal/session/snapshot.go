@@ -203,7 +203,8 @@ func (m *Manager) hold(snapshot string) (release func()) {
 	}
 }
 
-// keep is like hold, but its release does not request a sweep.
+// keep is like hold, but its release does not request a sweep: the caller requests one
+// itself if it is needed.
 func (m *Manager) keep(snapshot string) (release func()) {
 	m.mu.Lock()
 	m.held[snapshot]++

@@ -609,7 +609,7 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 		s.t.Errorf("paused as %+v", sb)
 	}
 	if (sb.Ended != nil) == sb.Live() {
-		s.t.Errorf("a %s record with certificate %v", sb.State, sb.Ended)
+		s.t.Errorf("a %s record with the termination record %v", sb.State, sb.Ended)
 	}
 	return after, nil
 }

@@ -37,8 +37,8 @@ type Recipe struct {
 	// programs runs during the build. Archives and folders are always left unmodified.
 	Bare    bool `json:"bare,omitempty"`
 	Private bool `json:"private,omitempty"` // hide it from other Tenants
-	// Whole means that the source is the complete content of a Sandbox: the build
-	// removes no files.
+	// Whole means that the source is the complete content of a Sandbox: the build keeps
+	// all files outside the run-time folders.
 	Whole    bool                     `json:"whole,omitempty"`
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 	// Base is the version that the archive changes, see fillChanges; empty: the archive

@@ -271,14 +271,14 @@ func TestCertificate(t *testing.T) {
 	var ended session
 	c.Must(t, "DELETE", "/api/v1/sessions/certified", nil, &ended)
 	if rig.IsCluster() { // the gateway that saw the output may be another one
-		rig.Within(t, rig.Patience, "the last output in the certificate", func() bool {
+		rig.Within(t, rig.Patience, "the last output in the termination record", func() bool {
 			c.Must(t, "GET", "/api/v1/sessions/"+s.ID, nil, &ended)
 			return ended.Ended.OutputTail != ""
 		})
 	}
 	tail := ended.Ended.OutputTail
 	if ended.Ended.Cause != "released" || !strings.HasSuffix(tail, "x\nthe last words\n") || len(tail) != 4096 {
-		t.Errorf("the certificate: %s, %d bytes, %.40q", ended.Ended.Cause, len(tail), tail)
+		t.Errorf("the termination record: %s, %d bytes, %.40q", ended.Ended.Cause, len(tail), tail)
 	}
 	var page struct {
 		Sessions []session `json:"sessions"`

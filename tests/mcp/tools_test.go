@@ -195,6 +195,7 @@ func useClaude(u *user) {
 	u.is("grep", map[string]any{"pattern": "[ab] =", "output_mode": "content", "-o": true, "glob": "*.js"}, path+":1:a =\n"+path+":2:b =")
 	u.is("grep", map[string]any{"pattern": "^a", "output_mode": "content", "-i": true, "type": "python"}, "/workspace/b.py:1:a = 1\n/workspace/b.py:2:A = 2")
 	u.is("grep", map[string]any{"pattern": "var", "output_mode": "content", "offset": 1, "head_limit": 1}, path+":2:var b = a + a")
+	u.is("grep", map[string]any{"pattern": "var", "output_mode": "content", "offset": 1, "head_limit": 0}, path+":2:var b = a + a") // all that follow
 	u.has("grep", map[string]any{"pattern": "nowhere"}, "(no matches)")
 }
 

@@ -164,12 +164,9 @@ func listOperation(raw []byte) (operation, error) {
 	if err != nil {
 		return nil, err
 	}
-	depth := 1
-	if f.Depth != nil {
-		depth = *f.Depth
-	}
-	if depth < 1 || depth > execution.MaxDepth {
-		return nil, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
+	depth, err := execution.Depth(f.Depth)
+	if err != nil {
+		return nil, err
 	}
 	return func(ctx context.Context, b *batch) (v1.BatchResult, error) { return b.list(ctx, p, depth) }, nil
 }

@@ -91,10 +91,10 @@ func (a *API) ReadFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	case execution.ReadPrecondition:
-		return refused(w, http.StatusPreconditionFailed, sandbox.Errorf(sandbox.Conflict, "the file has changed: its ETag is not the requested one"))
+		return refused(w, http.StatusPreconditionFailed, file.Refusal())
 	case execution.ReadOutOfRange:
 		h.Set("Content-Range", fmt.Sprintf("bytes */%d", file.Total))
-		return refused(w, http.StatusRequestedRangeNotSatisfiable, sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", file.Total))
+		return refused(w, http.StatusRequestedRangeNotSatisfiable, file.Refusal())
 	}
 	w.WriteHeader(fileHead(h, file))
 	if r.Method == http.MethodHead {
@@ -309,12 +309,9 @@ func (in *listFilesRequest) read(r *http.Request) error {
 
 // ListFiles returns the entries below a directory.
 func (a *API) ListFiles(ctx context.Context, c Call, in *listFilesRequest) (v1.Files, error) {
-	depth := 1
-	if in.Depth != nil {
-		depth = *in.Depth
-	}
-	if depth < 1 || depth > execution.MaxDepth {
-		return v1.Files{}, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
+	depth, err := execution.Depth(in.Depth)
+	if err != nil {
+		return v1.Files{}, err
 	}
 	guest, p, err := a.open(ctx, c, &in.fileQuery)
 	if err != nil {

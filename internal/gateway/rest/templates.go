@@ -98,7 +98,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 		return err
 	}
 	req.Upload = form.files()
-	wanted := req.Source == "tar:"
+	wanted := req.Source == sandbox.ArchiveSource
 	archive := form.archive(wanted)
 	if form != nil && wanted && archive == nil {
 		return errTemplateForm
@@ -292,7 +292,7 @@ func (a *API) ReadBuildLog(w http.ResponseWriter, r *http.Request, who sandbox.I
 	from := int64(0)
 	if text != "" {
 		if from, err = strconv.ParseInt(text, 10, 64); err != nil || from < 0 {
-			return sandbox.Errorf(sandbox.Invalid, "from must be 0, or the next_offset of a line before")
+			return sandbox.ErrLogOffset
 		}
 	}
 	b, err := a.TemplateBuilds.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))

@@ -75,11 +75,8 @@ func (s files) Read(ctx context.Context, r *connect.Request[filev1.ReadRequest],
 		return err
 	}
 	defer file.Body.Close()
-	switch file.Outcome {
-	case execution.ReadPrecondition, execution.ReadNotModified:
-		return sandbox.Errorf(sandbox.Conflict, "the file has changed: its ETag is not the requested one")
-	case execution.ReadOutOfRange:
-		return sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", file.Total)
+	if err := file.Refusal(); err != nil {
+		return err
 	}
 	head := &filev1.Head{Offset: file.Start, ModifiedAt: timestamp(execution.Plausible(file.ModifiedAt)), Etag: text(file.ETag)}
 	if file.Size >= 0 {

@@ -22,8 +22,8 @@ func refOf(m interface {
 },
 ) (execution.ProcessRef, error) {
 	ref := execution.ProcessRef{Sandbox: m.GetSandboxId(), Process: m.GetProcessId()}
-	if ref.Sandbox == "" {
-		return ref, sandbox.Errorf(sandbox.Invalid, "sandbox_id is missing")
+	if _, err := (v1.Target{SandboxID: ref.Sandbox}).Required(); err != nil {
+		return ref, err
 	}
 	if ref.Process == "" {
 		return ref, sandbox.Errorf(sandbox.Invalid, "process_id is missing")

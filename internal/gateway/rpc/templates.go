@@ -80,9 +80,6 @@ func (p *pieces) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
-// withArchive is the source of a Template that is built from an archive.
-const withArchive = "tar:"
-
 // Build implements the service.
 func (s builds) Build(ctx context.Context, in *connect.ClientStream[templatev1.BuildRequest]) (*connect.Response[templatev1.BuildResponse], error) {
 	if !in.Receive() {
@@ -112,14 +109,14 @@ func (s builds) Build(ctx context.Context, in *connect.ClientStream[templatev1.B
 	files, archive := &pieces{sent: follows, files: true}, &pieces{sent: follows}
 	_, hasFiles := files.of(follows.next)
 	_, hasArchive := archive.of(follows.next)
-	if hasArchive && req.Source != withArchive && req.Dockerfile == "" {
-		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q, or a dockerfile", withArchive)
+	if hasArchive && req.Source != sandbox.ArchiveSource && req.Dockerfile == "" {
+		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q, or a dockerfile", sandbox.ArchiveSource)
 	}
 	build := func(archive io.Reader) (sandbox.TemplateBuild, error) {
 		return s.builds.Build(ctx, tenantOf(ctx), req, archive)
 	}
 	withFiles := func(files io.Reader) (sandbox.TemplateBuild, error) {
-		if req.Upload = files; !hasArchive && req.Source != withArchive {
+		if req.Upload = files; !hasArchive && req.Source != sandbox.ArchiveSource {
 			return build(nil)
 		}
 		return taking(ctx, archive, build) // it begins where the files end
@@ -143,7 +140,7 @@ func (s builds) BuildLog(ctx context.Context, r *connect.Request[templatev1.Buil
 		return err
 	}
 	if r.Msg.From < 0 {
-		return sandbox.Errorf(sandbox.Invalid, "from must be 0, or the next_offset of a line before")
+		return sandbox.ErrLogOffset
 	}
 	err := s.builds.BuildLog(ctx, tenantOf(ctx), r.Msg.BuildId, r.Msg.From, r.Msg.Follow, func(l sandbox.BuildLine) error {
 		line := &templatev1.Line{At: timestamp(l.At), Text: text(l.Text), NextOffset: l.Next}

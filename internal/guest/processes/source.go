@@ -36,7 +36,7 @@ func (s *Source) steps(p *Process, program step) (first step, next []step, err e
 	return step{command: p.Command, compiles: true}, []step{program}, nil
 }
 
-// failed writes the error to the Process's output, and returns its result.
+// failed writes the error to the Process's output, and returns the Process's result.
 func (s *Source) failed(p *Process, err error) server.RunResult {
 	p.output.append(true, fmt.Appendf(nil, "the code could not be written: %v\n", err))
 	result := server.RunResult{Status: server.StatusOK, ExitCode: 1}

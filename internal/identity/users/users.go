@@ -52,7 +52,7 @@ type Service struct {
 	mu       sync.Mutex
 	known    map[userID]record
 	unnoted  map[userID]sandbox.User // seen, not recorded yet
-	lapsed   map[userID]sandbox.User // Users when their decision lapsed, not recorded yet
+	lapsed   map[userID]sandbox.User // Users at the moment when their decision lapsed, not recorded yet
 	changed  int64                   // the Store's last change number
 	checked  time.Time               // when it was read
 	epoch    uint64                  // increments when the cache is cleared
@@ -138,7 +138,7 @@ func (s *Service) admit(ctx context.Context, epoch uint64, u sandbox.User, who s
 }
 
 // Admit applies the User of an Identity: it returns the Identity with the Role that the
-// User has, or why the User may do nothing.
+// User was given, where that overrides its own, or why the User may do nothing.
 func (s *Service) Admit(ctx context.Context, who sandbox.Identity) (sandbox.Identity, error) {
 	var u sandbox.User
 	if who.Person != "" {

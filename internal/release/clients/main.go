@@ -1,7 +1,7 @@
 // Command clients packs the command line alone for pip and npm: "clients --programs DIR
 // --version VERSION --time SECONDS --license FILE --out DIR". DIR has the programs that
 // `make clients` made. Each system gets a wheel for pip and a package for npm. A
-// further npm package runs the right one. Equal inputs give equal files.
+// further npm package runs the program of the system that it is installed on. Equal inputs give equal files.
 package main
 
 import (

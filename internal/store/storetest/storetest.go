@@ -67,7 +67,7 @@ var (
 		{"counts leave out the ended", counts},
 		{"deadlines come earliest first", deadlines},
 		{"not ended means not ended", notEnded},
-		{"old certificates are deleted", deleteEnded},
+		{"old termination records are deleted", deleteEnded},
 		{"leases are renewed", leases},
 		{"nodes that nothing is on are retired", retiring},
 		{"what is on a node", nodeUse},

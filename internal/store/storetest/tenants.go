@@ -174,6 +174,6 @@ func tenantDeletes(t *testing.T, st sandbox.Store) {
 		t.Errorf("another's key: %v", err)
 	}
 	if _, err := st.SandboxByID(t.Context(), sb.ID); err != nil {
-		t.Errorf("its certificate: %v", err)
+		t.Errorf("its termination record: %v", err)
 	}
 }

@@ -205,8 +205,8 @@ func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool
 		return ref, r, sandbox.Errorf(sandbox.Invalid, "a build makes a new version: name a tag")
 	case (req.Whole || req.Base != "") && !archive, req.Base != "" && !req.Whole:
 		return ref, r, sandbox.Errorf(sandbox.Invalid, "only an archive can hold a whole sandbox, or the changes to another one")
-	case (req.Source == "tar:") != archive:
-		return ref, r, sandbox.Errorf(sandbox.Invalid, `the source "tar:" and an archive go together`)
+	case (req.Source == sandbox.ArchiveSource) != archive:
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "the source %q and an archive go together", sandbox.ArchiveSource)
 	}
 	if archive {
 		r.Source = template.Tar("/archive") // the name is not used

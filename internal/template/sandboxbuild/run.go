@@ -307,7 +307,7 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 		more = io.NewSectionReader(u.file, 0, u.size)
 	}
 	return r.cfg.TemplateBuilds.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
-		Template: d.Name + ":" + r.firstTag(r.recipe.Start != ""), Source: "tar:", Whole: true, Base: base, Env: env, Defaults: r.defaults(),
+		Template: d.Name + ":" + r.firstTag(r.recipe.Start != ""), Source: sandbox.ArchiveSource, Whole: true, Base: base, Env: env, Defaults: r.defaults(),
 		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready, Files: r.recipe.Files, Upload: more,
 	}, file.Body)
 }

@@ -390,7 +390,7 @@ type Sandbox struct {
 	Volumes                []*VolumeMount         `protobuf:"bytes,25,rep,name=volumes,proto3" json:"volumes,omitempty"`                                                                 // by name
 	Ports                  *Ports                 `protobuf:"bytes,26,opt,name=ports,proto3" json:"ports,omitempty"`
 	Secrets                []*SecretUse           `protobuf:"bytes,27,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	OriginSnapshotId       string                 `protobuf:"bytes,28,opt,name=origin_snapshot_id,json=originSnapshotId,proto3" json:"origin_snapshot_id,omitempty"` // what it was created from; may be deleted; empty: a template
+	OriginSnapshotId       string                 `protobuf:"bytes,28,opt,name=origin_snapshot_id,json=originSnapshotId,proto3" json:"origin_snapshot_id,omitempty"` // what it, or the sandbox that it is a copy of, was created from; may be deleted; empty: a template
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }

@@ -76,7 +76,7 @@ const (
 type SandboxServiceClient interface {
 	// Create starts a Sandbox and returns it running.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
-	// Get returns one, also one that ended, as long as its certificate is kept.
+	// Get returns one, also one that ended, as long as its termination record is kept.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
 	// List returns a page of the Tenant's own, newest first.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
@@ -298,7 +298,7 @@ func (c *sandboxServiceClient) Execute(ctx context.Context, req *connect.Request
 type SandboxServiceHandler interface {
 	// Create starts a Sandbox and returns it running.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
-	// Get returns one, also one that ended, as long as its certificate is kept.
+	// Get returns one, also one that ended, as long as its termination record is kept.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
 	// List returns a page of the Tenant's own, newest first.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
