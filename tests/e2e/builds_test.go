@@ -467,7 +467,7 @@ func TestSavedImages(t *testing.T) {
 	if got := sh.must(t, "run", "--template", "saved:more", "--", "sh", "-c", "cat /more; echo $FROM_IMAGE $MORE"); got != "yes_more\nyes yes_more\n" {
 		t.Errorf("from it: %q", got)
 	}
-	if r := sh.try(t, "", "template", "build", "saved:x", "--source", "tar:image.tar.gz", "--package", "jq"); r.code == 0 || !strings.Contains(r.err, "in a Dockerfile that starts FROM it") {
+	if r := sh.try(t, "", "template", "build", "saved:x", "--source", "tar:image.tar.gz", "--package", "jq"); r.code == 0 || !strings.Contains(r.err, "RUN in a Dockerfile") {
 		t.Errorf("with packages: %+v", r)
 	}
 }
