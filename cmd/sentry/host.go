@@ -58,7 +58,7 @@ func runHost(args []string, log *slog.Logger) error {
 	if cfg.Saved == "" { // the launcher's layout; it starts hosts of earlier builds too
 		cfg.Saved = filepath.Join(filepath.Dir(filepath.Dir(cfg.Dir)), "saved")
 	}
-	const nobody = 65534 // UID of the user `nobody`: sentries run as this user
+	const nobody = 65534 // the UID of sentries
 	if cfg.LinkUID <= 0 || cfg.LinkUID == nobody {
 		return fmt.Errorf("--link-uid must name a user that no other program runs as, not root and not the user %q", "nobody")
 	}

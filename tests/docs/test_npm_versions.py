@@ -1,7 +1,7 @@
 """Pages name the versions of npm packages that tests pin: python3 -m unittest discover tests/docs.
 
-What a page says to install, NAME@VERSION, is in a package.json of tests, and so is what it
-says it was tried with.
+Each package that a page installs, NAME@VERSION, is in a package.json of tests. So is each
+package that a page was tried with.
 """
 
 from __future__ import annotations

@@ -111,9 +111,6 @@ func onTimeout(pause bool, memory *bool) sandbox.OnTimeout {
 	return sandbox.OnTimeoutPause
 }
 
-// maxForks bounds the copies of one request.
-const maxForks = 100
-
 // forkView is a running copy, or its error.
 type forkView struct {
 	Sandbox *sandboxView `json:"sandbox,omitempty"`
@@ -134,8 +131,8 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	if body.Count != nil {
 		req.Count = *body.Count
 	}
-	if req.Count < 1 || req.Count > maxForks {
-		return sandbox.Errorf(sandbox.Invalid, "count must be between 1 and %d", maxForks)
+	if req.Count < 1 || req.Count > sandbox.MaxForks {
+		return sandbox.Errorf(sandbox.Invalid, "count must be between 1 and %d", sandbox.MaxForks)
 	}
 	var err error
 	if req.Timeout, err = seconds(body.Timeout, timeoutV1); err != nil {
