@@ -306,6 +306,35 @@ type TemplateImages interface {
 	MissingImages(ctx context.Context, versions []string) ([]string, error)
 }
 
+// TemplateUploads keeps the archives that clients upload for a COPY of a later build, by
+// Tenant and hash: 64 lower-case hex digits, which the client computes from the files;
+// any other form is Invalid. The content is not checked against the hash: a Tenant can
+// only deceive itself. The uploads of another Tenant do not exist. An upload expires a
+// week after its last use, and may give way to a newer one of its Tenant after an hour
+// without use. Methods are safe for concurrent use.
+type TemplateUploads interface {
+	// HasUpload reports whether an upload exists, and counts as its use.
+	HasUpload(ctx context.Context, tenant TenantID, hash string) (bool, error)
+	// OpenUpload reads an upload and returns its size in bytes, and counts as its use. The
+	// caller closes the archive. A read fails when fewer bytes come. NotFound when it
+	// does not exist.
+	OpenUpload(ctx context.Context, tenant TenantID, hash string) (archive io.ReadCloser, bytes int64, err error)
+	// StoreUpload stores archive, read to its end, instead of an upload with the same hash.
+	// It returns TooLarge for an archive above the bound, and Exhausted when the Tenant or
+	// the disk has no room. On an error, also one of archive, nothing is left of it.
+	StoreUpload(ctx context.Context, tenant TenantID, hash string, archive io.Reader) error
+}
+
+var uploadHash = lazily(`^[0-9a-f]{64}$`)
+
+// CheckUploadHash returns Invalid for a hash that no upload can have.
+func CheckUploadHash(hash string) error {
+	if !uploadHash.MatchString(hash) {
+		return Errorf(Invalid, "the name of the upload must be 64 lower-case hex digits")
+	}
+	return nil
+}
+
 // NewBuildID returns a fresh build ID: "t" and 20 of [a-z0-9].
 func NewBuildID() string { return buildID.fresh() }
 

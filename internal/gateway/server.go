@@ -133,10 +133,11 @@ type Config struct {
 	// E2BSecure makes Sandboxes of E2B's clients require an access token, even if the
 	// client asks for none.
 	E2BSecure bool
-	// Uploads is a folder for the files of Template builds; empty: uploads are refused.
-	Uploads string
-	// Spool is a folder for the output of executions until their clients have read it;
-	// empty: the system's temporary folder.
+	// Uploads keeps files that clients upload for later Template builds.
+	Uploads sandbox.TemplateUploads
+	// Spool is a folder for the output of executions until their clients have read it, and
+	// for files sent with a Template build until it has ended; empty: the system's temporary
+	// folder.
 	Spool string
 	// Builds is a folder that keeps builds over a restart; empty: they are forgotten.
 	Builds string
@@ -247,7 +248,7 @@ func New(c Config) *Server {
 			sandbox.TemplateCatalog
 			sandbox.TemplateQuota
 		}{c.Templates, c.TemplateQuota},
-		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Kept: c.Builds, Records: c.BuildRecords, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
+		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Scratch: c.Spool, Kept: c.Builds, Records: c.BuildRecords, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
 	})
 	s.api.TemplateBuilds = sandboxbuild.Builds{TemplateBuilds: c.TemplateBuilds, Service: s.builds}
 	s.procedures = procedures(unaries(s.api))
@@ -256,7 +257,7 @@ func New(c Config) *Server {
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Lifecycle: c.Lifecycle, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, VolumeFiles: c.VolumeFiles, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
-		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
+		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Uploads: c.Uploads, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
 		VolumeTokens: signing.NewVolumes(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{

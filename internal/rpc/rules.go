@@ -106,10 +106,12 @@ var rules = map[string]rule{
 	dialPath:                                           forTenantBy(Gateway),
 
 	// Of the Node that keeps the Templates.
-	buildPath:      forTenantBy(Gateway),
-	buildLogPath:   forTenantBy(Gateway),
-	openImagePath:  forNone(Node),
-	storeImagePath: forNone(Node),
+	buildPath:       forTenantBy(Gateway),
+	buildLogPath:    forTenantBy(Gateway),
+	openImagePath:   forNone(Node),
+	storeImagePath:  forNone(Node),
+	openUploadPath:  forTenantBy(Gateway),
+	storeUploadPath: forTenantBy(Gateway),
 	builderv1connect.BuilderServiceBuildsProcedure:        forTenantBy(Gateway),
 	builderv1connect.BuilderServiceBuildByIDProcedure:     forTenantBy(Gateway),
 	builderv1connect.BuilderServiceCancelBuildProcedure:   forTenantBy(Gateway),
@@ -125,6 +127,7 @@ var rules = map[string]rule{
 	builderv1connect.BuilderServiceKeepProcedure:          forTenantBy(SessionManager),
 	builderv1connect.BuilderServiceDropProcedure:          forNone(SessionManager),
 	builderv1connect.BuilderServiceMissingImagesProcedure: forNone(Node),
+	builderv1connect.BuilderServiceHasUploadProcedure:     forTenantBy(Gateway),
 }
 
 // authorize returns Denied unless c may call a procedure.

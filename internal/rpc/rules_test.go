@@ -33,6 +33,7 @@ cloudsandbox.builder.v1.BuilderService/CancelBuild   G
 cloudsandbox.builder.v1.BuilderService/Drop          m
 cloudsandbox.builder.v1.BuilderService/Ended         g
 cloudsandbox.builder.v1.BuilderService/Find          GMmn
+cloudsandbox.builder.v1.BuilderService/HasUpload     G
 cloudsandbox.builder.v1.BuilderService/Keep          M
 cloudsandbox.builder.v1.BuilderService/List          G
 cloudsandbox.builder.v1.BuilderService/MissingImages n
@@ -44,7 +45,9 @@ cloudsandbox.builder.v1.BuilderService/Versions      G
 cloudsandbox.builder.v1.BuilderService.Build         G
 cloudsandbox.builder.v1.BuilderService.BuildLog      G
 cloudsandbox.builder.v1.BuilderService.OpenImage     n
+cloudsandbox.builder.v1.BuilderService.OpenUpload    G
 cloudsandbox.builder.v1.BuilderService.StoreImage    n
+cloudsandbox.builder.v1.BuilderService.StoreUpload   G
 cloudsandbox.node.v1.NodeService/Boots               m
 cloudsandbox.node.v1.NodeService/ChangeVolumeFile    G
 cloudsandbox.node.v1.NodeService/CreateVolume        M
@@ -128,7 +131,7 @@ func expected(t *testing.T) map[string]string {
 // served are the roles with their services.
 func served() map[Role][]Service {
 	return map[Role][]Service{
-		Node:           {NodeService(&reachedNodes{}), TemplateService(&reachedTemplates{})},
+		Node:           {NodeService(&reachedNodes{}), TemplateService(&reachedTemplates{}, reachedUploads{})},
 		SessionManager: {SessionService(&reachedManager{}), NodeRecordsService(reachedRecords{})},
 		Scheduler:      {SchedulerService(placement(func(context.Context) ([]string, error) { return nil, errReached }))},
 	}
@@ -177,6 +180,16 @@ func (reachedTemplates) Build(context.Context, sandbox.TenantID, sandbox.Templat
 }
 
 func (reachedTemplates) BuildLog(context.Context, sandbox.TenantID, string, int64, bool, func(sandbox.BuildLine) error) error {
+	return errReached
+}
+
+type reachedUploads struct{ sandbox.TemplateUploads }
+
+func (reachedUploads) OpenUpload(context.Context, sandbox.TenantID, string) (io.ReadCloser, int64, error) {
+	return nil, 0, errReached
+}
+
+func (reachedUploads) StoreUpload(context.Context, sandbox.TenantID, string, io.Reader) error {
 	return errReached
 }
 

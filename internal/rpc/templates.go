@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -43,8 +44,9 @@ type Home interface {
 }
 
 var (
-	_ Home           = (*Templates)(nil)
-	_ sandbox.Images = (*Templates)(nil)
+	_ Home                    = (*Templates)(nil)
+	_ sandbox.Images          = (*Templates)(nil)
+	_ sandbox.TemplateUploads = (*Templates)(nil)
 )
 
 // NewTemplates returns the Templates that a Node keeps, by its name and its address. An
@@ -59,10 +61,12 @@ func (t *Templates) Close() { t.peer.close() }
 
 // The paths of the calls whose bodies or answers are streams.
 const (
-	buildPath      = "/cloudsandbox.builder.v1.BuilderService.Build"
-	buildLogPath   = "/cloudsandbox.builder.v1.BuilderService.BuildLog"
-	openImagePath  = "/cloudsandbox.builder.v1.BuilderService.OpenImage"
-	storeImagePath = "/cloudsandbox.builder.v1.BuilderService.StoreImage"
+	buildPath       = "/cloudsandbox.builder.v1.BuilderService.Build"
+	buildLogPath    = "/cloudsandbox.builder.v1.BuilderService.BuildLog"
+	openImagePath   = "/cloudsandbox.builder.v1.BuilderService.OpenImage"
+	storeImagePath  = "/cloudsandbox.builder.v1.BuilderService.StoreImage"
+	openUploadPath  = "/cloudsandbox.builder.v1.BuilderService.OpenUpload"
+	storeUploadPath = "/cloudsandbox.builder.v1.BuilderService.StoreUpload"
 	// maxWanted bounds the message that begins a build, in bytes.
 	maxWanted = 32 << 20
 	// maxEntry bounds one line of a build's log as JSON, in bytes.
@@ -240,7 +244,12 @@ func (t *Templates) MissingImages(ctx context.Context, versions []string) ([]str
 
 // OpenImage implements sandbox.TemplateImages.
 func (t *Templates) OpenImage(ctx context.Context, version string) (io.ReadCloser, int64, error) {
-	res, err := t.peer.transfer(ctx, "", http.MethodGet, openImagePath, url.Values{"version": {version}}, nil)
+	return t.open(ctx, "", openImagePath, url.Values{"version": {version}})
+}
+
+// open reads the answer of a transfer that begins with its size.
+func (t *Templates) open(ctx context.Context, tenant sandbox.TenantID, path string, query url.Values) (io.ReadCloser, int64, error) {
+	res, err := t.peer.transfer(ctx, tenant, http.MethodGet, path, query, nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -249,30 +258,58 @@ func (t *Templates) OpenImage(ctx context.Context, version string) (io.ReadClose
 		res.Body.Close()
 		return nil, 0, t.peer.broke(ctx, err)
 	}
-	return &remoteImage{ReadCloser: res.Body, left: n, broke: func(err error) error { return t.peer.broke(ctx, err) }}, n, nil
+	return &remoteFile{ReadCloser: res.Body, left: n, broke: func(err error) error { return t.peer.broke(ctx, err) }}, n, nil
 }
 
-// remoteImage reads an image from another process.
-type remoteImage struct {
+// remoteFile reads a file from another process.
+type remoteFile struct {
 	io.ReadCloser
 	left  int64 // bytes that are still to come
 	broke func(error) error
 }
 
-func (i *remoteImage) Read(p []byte) (int, error) {
-	n, err := i.ReadCloser.Read(p)
-	i.left -= int64(n)
+func (f *remoteFile) Read(p []byte) (int, error) {
+	n, err := f.ReadCloser.Read(p)
+	f.left -= int64(n)
 	switch {
-	case err == nil, errors.Is(err, io.EOF) && i.left == 0:
+	case err == nil, errors.Is(err, io.EOF) && f.left == 0:
 		return n, err
 	case errors.Is(err, io.EOF):
 		err = io.ErrUnexpectedEOF
 	}
-	return n, i.broke(err)
+	return n, f.broke(err)
 }
 
 // StoreImage implements sandbox.TemplateImages.
 func (t *Templates) StoreImage(ctx context.Context, version string, n int64, image io.Reader) error {
 	query := url.Values{"version": {version}, "bytes": {strconv.FormatInt(n, 10)}}
 	return t.peer.upload(ctx, "", storeImagePath, query, image, &builderv1.DropResponse{})
+}
+
+// HasUpload implements sandbox.TemplateUploads. A Node of the version before is
+// Unsupported, here and in the methods below.
+func (t *Templates) HasUpload(ctx context.Context, tenant sandbox.TenantID, hash string) (bool, error) {
+	r, err := call(ctx, t.peer, tenant, t.client.HasUpload, &builderv1.HasUploadRequest{Hash: hash})
+	return r.GetPresent(), takesUploads(err)
+}
+
+// OpenUpload implements sandbox.TemplateUploads.
+func (t *Templates) OpenUpload(ctx context.Context, tenant sandbox.TenantID, hash string) (io.ReadCloser, int64, error) {
+	archive, n, err := t.open(ctx, tenant, openUploadPath, url.Values{"hash": {hash}})
+	return archive, n, takesUploads(err)
+}
+
+// StoreUpload implements sandbox.TemplateUploads.
+func (t *Templates) StoreUpload(ctx context.Context, tenant sandbox.TenantID, hash string, archive io.Reader) error {
+	err := t.peer.upload(ctx, tenant, storeUploadPath, url.Values{"hash": {hash}}, archive, &builderv1.HasUploadResponse{})
+	return takesUploads(err)
+}
+
+// takesUploads turns the error of a call that the other end does not know into
+// Unsupported.
+func takesUploads(err error) error {
+	if remote := (*connect.Error)(nil); errors.Is(err, errUnknownCall) || errors.As(err, &remote) && remote.Code() == connect.CodeUnimplemented {
+		return sandbox.Errorf(sandbox.Unsupported, "the node that keeps the templates is of an earlier version, which takes no uploads: upgrade it").WithCause(err)
+	}
+	return err
 }

@@ -22,9 +22,10 @@ import (
 // maxOpenImages bounds the images that are read at once by other Nodes; more of them wait.
 const maxOpenImages = 8
 
-// TemplateService serves the Templates that a Node keeps to the other roles.
-func TemplateService(h Home) Service {
-	s := builderServer{h: h, open: make(chan struct{}, maxOpenImages)}
+// TemplateService serves the Templates that a Node keeps, and the uploads for their
+// builds, to the other roles.
+func TemplateService(h Home, uploads sandbox.TemplateUploads) Service {
+	s := builderServer{h: h, uploads: uploads, open: make(chan struct{}, maxOpenImages)}
 	return Service{
 		Name: builderv1connect.BuilderServiceName,
 		handler: func(o ...connect.HandlerOption) (string, http.Handler) {
@@ -35,17 +36,20 @@ func TemplateService(h Home) Service {
 }
 
 type builderServer struct {
-	h    Home
-	open chan struct{} // one for each image that is being read
+	h       Home
+	uploads sandbox.TemplateUploads
+	open    chan struct{} // one for each image that is being read
 }
 
 // transfers are the calls whose bodies or answers are streams.
 func (s builderServer) transfers() map[string]transfer {
 	return map[string]transfer{
-		"POST " + buildPath:      s.build,
-		"GET " + buildLogPath:    s.buildLog,
-		"GET " + openImagePath:   s.openImage,
-		"POST " + storeImagePath: s.storeImage,
+		"POST " + buildPath:       s.build,
+		"GET " + buildLogPath:     s.buildLog,
+		"GET " + openImagePath:    s.openImage,
+		"POST " + storeImagePath:  s.storeImage,
+		"GET " + openUploadPath:   s.openUpload,
+		"POST " + storeUploadPath: s.storeUpload,
 	}
 }
 
@@ -137,12 +141,17 @@ func (s builderServer) openImage(ctx context.Context, q url.Values, _ io.Reader,
 		return err
 	}
 	defer image.Close()
+	return send(to, image, n)
+}
+
+// send writes a file of n bytes, with its size before it.
+func send(to io.Writer, file io.Reader, n int64) error {
 	if _, err := to.Write(sized(n)); err != nil {
 		return err
 	}
-	sent, err := io.Copy(to, image)
+	sent, err := io.Copy(to, file)
 	if err == nil && sent != n {
-		err = fmt.Errorf("the image has %d bytes and not %d", sent, n)
+		err = fmt.Errorf("the file has %d bytes and not %d", sent, n)
 	}
 	return err
 }
@@ -153,6 +162,36 @@ func (s builderServer) storeImage(ctx context.Context, q url.Values, from io.Rea
 		return sandbox.Errorf(sandbox.Invalid, "the size of the image is missing").WithCause(err)
 	}
 	return writeReply(to, &builderv1.DropResponse{}, s.h.StoreImage(ctx, q.Get("version"), n, from))
+}
+
+func (s builderServer) openUpload(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
+	t, err := tenant(ctx)
+	if err != nil {
+		return err
+	}
+	archive, n, err := s.uploads.OpenUpload(ctx, t, q.Get("hash"))
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	return send(to, archive, n)
+}
+
+func (s builderServer) storeUpload(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
+	t, err := tenant(ctx)
+	if err != nil {
+		return err
+	}
+	return writeReply(to, &builderv1.HasUploadResponse{Present: true}, s.uploads.StoreUpload(ctx, t, q.Get("hash"), from))
+}
+
+func (s builderServer) HasUpload(ctx context.Context, r *connect.Request[builderv1.HasUploadRequest]) (*connect.Response[builderv1.HasUploadResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	present, err := s.uploads.HasUpload(ctx, t, r.Msg.Hash)
+	return answer(&builderv1.HasUploadResponse{Present: present}, err)
 }
 
 func (s builderServer) Builds(ctx context.Context, _ *connect.Request[builderv1.BuildsRequest]) (*connect.Response[builderv1.BuildsResponse], error) {

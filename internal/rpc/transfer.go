@@ -225,6 +225,10 @@ func (p *peer) upload(ctx context.Context, tenant sandbox.TenantID, path string,
 	return nil
 }
 
+// errUnknownCall is the Cause of the error for a transfer that the other end, of an
+// earlier version, does not know.
+var errUnknownCall = errors.New("the other end does not know the call")
+
 func (p *peer) transfer(ctx context.Context, tenant sandbox.TenantID, method, path string, query url.Values, body io.ReadCloser) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path+"?"+query.Encode(), nil)
 	if err != nil {
@@ -246,6 +250,9 @@ func (p *peer) transfer(ctx context.Context, tenant sandbox.TenantID, method, pa
 		var told *sandbox.Error
 		if errors.As(err, &told) {
 			return nil, told
+		}
+		if res.StatusCode == http.StatusNotFound {
+			err = errors.Join(errUnknownCall, err)
 		}
 		return nil, p.broken(err)
 	}

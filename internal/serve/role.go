@@ -23,6 +23,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/fetch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/uploads"
 )
 
 const (
@@ -98,14 +99,15 @@ func (r *role) at(role, url string) string {
 	return rpc.UnixAddress(r.layout.Socket(role))
 }
 
-// useHome takes the Templates from the Node that keeps them, if that is another one.
+// useHome takes the Templates, and the uploads for their builds, from the Node that keeps
+// them, if that is another one.
 // close frees its connections.
 func (r *role) useHome() (close func()) {
 	if r.cfg.KeepsTemplates() {
 		return func() {}
 	}
 	home := rpc.NewTemplates(r.cfg.TemplatesNode, r.cfg.TemplatesURL, r.self)
-	r.images, r.templates = home, home
+	r.images, r.templates, r.uploads = home, home, uploads.AtHome(home, r.stored)
 	return home.Close
 }
 
@@ -118,6 +120,7 @@ func (r *role) gateway(ctx context.Context, parts *run.Parts) error {
 		return err
 	}
 	r.followBuilds(parts, door)
+	parts.Start("uploads", ended(r.stored.Run))
 	r.startACME(parts)
 	r.startLimiter(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
@@ -256,7 +259,8 @@ func (r *role) node(ctx context.Context, in launch.Inherited, secret []byte, par
 // the Carrier that brings their images to this Node. The other result is nil.
 func (r *role) imagesOf(parts *run.Parts) (node.Carrier, []rpc.Service) {
 	if r.cfg.KeepsTemplates() {
-		return nil, []rpc.Service{rpc.TemplateService(r.kept)}
+		parts.Start("uploads", ended(r.stored.Run))
+		return nil, []rpc.Service{rpc.TemplateService(r.kept, r.stored)}
 	}
 	images := fetch.New(fetch.Config{Home: r.templates, Here: r.kept, Log: r.log})
 	parts.Start("images of templates", ended(images.Run))

@@ -46,6 +46,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/uploads"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
@@ -118,14 +119,16 @@ func begin(ctx context.Context, cfg config.Config, in launch.Inherited, log *slo
 type joined struct {
 	cfg       config.Config
 	layout    launch.Layout
-	seed      []byte              // nil, as secrets: the process's role needs none
-	secrets   *secrets.Service    // nil, as seed
-	store     sandbox.Store       // nil: the process is a Node alone
-	shared    *sqlstore.Store     // store, if other hosts may use it too; nil: it is this data folder's
-	records   sandbox.NodeRecords // of a process that is a Node
-	kept      *builder.Client     // of the Templates in the data folder
-	images    sandbox.Images      // of templates
-	templates rpc.Home            // kept, or the Templates of another Node
+	seed      []byte                  // nil, as secrets: the process's role needs none
+	secrets   *secrets.Service        // nil, as seed
+	store     sandbox.Store           // nil: the process is a Node alone
+	shared    *sqlstore.Store         // store, if other hosts may use it too; nil: it is this data folder's
+	records   sandbox.NodeRecords     // of a process that is a Node
+	kept      *builder.Client         // of the Templates in the data folder
+	images    sandbox.Images          // of templates
+	templates rpc.Home                // kept, or the Templates of another Node
+	stored    *uploads.Store          // in the data folder
+	uploads   sandbox.TemplateUploads // stored, or the uploads at another Node
 	listeners []net.Listener
 	log       *slog.Logger
 	registry  *prometheus.Registry // of this process
@@ -150,6 +153,8 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	if err := j.cfg.ReadSecrets(); err != nil {
 		return nil, err
 	}
+	j.stored = uploads.New(uploads.Config{Dir: filepath.Join(j.layout.Server(), "uploads"), Log: log})
+	j.uploads = j.stored
 	images, err := template.Open(j.layout.Templates())
 	if err != nil {
 		return nil, err
@@ -244,6 +249,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	parts.Start("scheduler", ended(placement.Run))
 	parts.Start("session-manager", ended(manager.Run))
 	parts.Start("node", ended(n.Run))
+	parts.Start("uploads", ended(j.stored.Run))
 	j.startOffload(parts)
 	j.startACME(parts)
 	j.startLimiter(parts)
@@ -361,7 +367,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
 		Event:     j.hooks.Queue,
 		NodeNames: names, NodeRecords: j.store, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, InexactImages: j.cfg.InexactImages, E2BSecure: j.cfg.E2BSecure,
-		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
+		Uploads:      j.uploads,
 		Spool:        j.layout.Server(),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),
 		BuildRecords: records,

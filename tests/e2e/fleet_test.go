@@ -127,6 +127,9 @@ func TestFleet(t *testing.T) {
 		}
 	})
 	t.Run("a template", func(t *testing.T) { fleetTemplate(t, f, a, b) })
+	t.Run("files of a build", func(t *testing.T) {
+		uploadsThroughGateways(t, f, a, b, f.Machine(rig.FleetGatewayB).Client(t, "other"))
+	})
 	t.Run("a gateway dies", func(t *testing.T) {
 		f.Kill(t, rig.FleetGatewayA)
 		for _, id := range ids {

@@ -190,10 +190,14 @@ print(ask())`
 	}
 }
 
-// askE2B calls E2B's API, which is not in our contract.
+// askE2B calls E2B's API, which is not in our contract. A nil body is none.
 func askE2B(t *testing.T, c *rig.Client, method, path string, body, reply any) {
 	t.Helper()
-	raw, err := json.Marshal(body)
+	var raw []byte
+	var err error
+	if body != nil {
+		raw, err = json.Marshal(body)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +206,9 @@ func askE2B(t *testing.T, c *rig.Client, method, path string, body, reply any) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+c.Token)
-	req.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

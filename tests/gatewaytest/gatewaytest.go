@@ -29,6 +29,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/uploads"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
@@ -81,7 +82,7 @@ func New(t testing.TB, change ...func(*gateway.Config)) *Fixture {
 	c := gateway.Config{
 		Keys: f.Keys, Tenants: f.tenants, Users: users.New(users.Config{Store: store, Audit: store, Revoked: f.Keys.Distrust}), Secrets: vault, Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
 		Records: store, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
-		Uploads: t.TempDir(), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
+		Uploads: uploads.New(uploads.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Leave: 1}), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
 		Sandboxes: f.Sandboxes, Lifecycle: f.Sandboxes, Updates: f.Sandboxes, Snapshots: f.Sandboxes, SnapshotFiles: f.Sandboxes, Volumes: f.Sandboxes,
 		Boots: f.Nodes, Reports: f.Nodes, NodeVolumes: f.Nodes, VolumeFiles: f.Nodes,
 		Templates: f.Templates, TemplateBuilds: f.Templates, TemplateQuota: f.Templates, Tokens: f.Tokens, Dev: true,

@@ -423,7 +423,7 @@ func (a *API) AskUpload(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		return err
 	}
 	hash := r.PathValue("hash")
-	present, err := a.Builds.Uploaded(who.Tenant, hash)
+	present, err := a.Uploads.HasUpload(r.Context(), who.Tenant, hash)
 	if err == nil {
 		err = a.mayUpload(r.Context(), who, name)
 	}
@@ -454,7 +454,7 @@ func (a *API) own(ctx context.Context, who sandbox.Identity, name string) ([]san
 
 // Upload answers PUT of a template's files.
 func (a *API) Upload(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if err := a.Builds.Upload(r.Context(), who.Tenant, r.PathValue("hash"), r.Body); err != nil {
+	if err := a.Uploads.StoreUpload(r.Context(), who.Tenant, r.PathValue("hash"), r.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Length", "0")

@@ -51,6 +51,7 @@ type API struct {
 	Catalog    sandbox.TemplateCatalog
 	Secrets    *secrets.Service
 	Builds     *sandboxbuild.Service
+	Uploads    sandbox.TemplateUploads
 	Keys       *keys.Service
 	URLs       *signing.URLs
 	// VolumeFiles accesses files of Volumes, and VolumeTokens sign tokens for them.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"regexp"
@@ -21,7 +22,7 @@ var (
 // checkCopy returns an error for an invalid COPY.
 func (s Step) checkCopy() error {
 	switch {
-	case !ValidHash(s.Files):
+	case sandbox.CheckUploadHash(s.Files) != nil:
 		return errors.New("COPY needs filesHash, 64 lower-case hex digits")
 	case s.Args[1] == "":
 		return errors.New("the destination of COPY is empty")
@@ -81,21 +82,27 @@ for each in "${all[@]}"; do
 	fi
 done`
 
+// filesOf returns the archive of a COPY: packed from the build context of a Dockerfile, or
+// as the client uploaded it.
+func (r *run) filesOf(ctx context.Context, s Step) (archive io.ReadCloser, bytes int64, err error) {
+	if files := r.copies[s.Files]; files != nil {
+		return pack(files)
+	}
+	archive, bytes, err = r.cfg.Uploads.OpenUpload(ctx, r.b.record.Tenant, s.Files)
+	if errors.Is(err, sandbox.NotFound) {
+		err = sandbox.Errorf(sandbox.Invalid, "the files of this step were not sent, or have expired: build it again")
+	}
+	return archive, bytes, err
+}
+
 // copyFiles executes a COPY.
 func (r *run) copyFiles(ctx context.Context, s Step) error {
-	f, err := r.uploads().open(r.b.record.Tenant, s.Files)
-	if errors.Is(err, fs.ErrNotExist) {
-		return sandbox.Errorf(sandbox.Invalid, "the files of this step were not sent, or have expired: build it again")
-	}
+	archive, size, err := r.filesOf(ctx, s)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if _, err := r.guest.WriteFile(ctx, sent, f, info.Size()); err != nil {
+	defer archive.Close()
+	if _, err := r.guest.WriteFile(ctx, sent, archive, size); err != nil {
 		return err
 	}
 	dest := r.expand(s, s.Args[1])

@@ -18,6 +18,24 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/uploadlimit"
 )
 
+// maxSent bounds the files that are sent with a build, in bytes.
+const maxSent = 2 << 30
+
+var sentRoom = uploadlimit.Bounds{Subject: "the files of a build", Most: maxSent, Leave: 4 << 30}
+
+// scratch returns an unlinked file.
+func (s *Service) scratch() (*os.File, error) {
+	f, err := os.CreateTemp(s.cfg.Scratch, ".build-*")
+	if err != nil {
+		return nil, sentRoom.Explain(fmt.Errorf("receive %s: %w", sentRoom.Subject, err))
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("receive %s: %w", sentRoom.Subject, err)
+	}
+	return f, nil
+}
+
 // buildContext is the build context of one Dockerfile; nil: none.
 type buildContext struct {
 	*dockerfile.Context
@@ -36,21 +54,18 @@ func (c *buildContext) close() {
 // takeContext stores an uploaded build context: an archive, perhaps compressed. A Tenant
 // may have at most maxGoing at a time.
 func (s *Service) takeContext(ctx context.Context, tenant sandbox.TenantID, archive io.Reader) (*buildContext, error) {
-	if s.cfg.Uploads == "" {
-		return nil, sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates: leave out the build context, and COPY")
-	}
 	release, err := s.mayTake(tenant)
 	if err != nil {
 		return nil, err
 	}
 	c := &buildContext{release: release}
-	if c.file, err = s.uploads().scratch(tenant); err != nil {
+	if c.file, err = s.scratch(); err != nil {
 		release()
 		return nil, err
 	}
 	plain, err := decompress.Reader(ended{ctx, archive})
 	if err == nil {
-		c.Context, err = dockerfile.ReadContext(plain, &roomy{File: c.file}, maxUpload)
+		c.Context, err = dockerfile.ReadContext(plain, &roomy{File: c.file}, maxSent)
 	}
 	if err != nil {
 		c.close()
@@ -69,20 +84,17 @@ type upload struct {
 
 // takeUpload stores uploaded files until their build needs them.
 func (s *Service) takeUpload(ctx context.Context, tenant sandbox.TenantID, archive io.Reader) (*upload, error) {
-	if s.cfg.Uploads == "" {
-		return nil, sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates: leave them out")
-	}
 	release, err := s.mayTake(tenant)
 	if err != nil {
 		return nil, err
 	}
 	u := &upload{release: release}
-	if u.file, err = s.uploads().scratch(tenant); err != nil {
+	if u.file, err = s.scratch(); err != nil {
 		release()
 		return nil, err
 	}
 	sum := sha256.New()
-	if err = uploadRoom.Receive(ctx, u.file, io.TeeReader(archive, sum)); err == nil {
+	if err = sentRoom.Receive(ctx, u.file, io.TeeReader(archive, sum)); err == nil {
 		u.size, err = u.file.Seek(0, io.SeekCurrent)
 	}
 	if err != nil {
@@ -146,15 +158,16 @@ type roomy struct {
 func (r *roomy) Write(p []byte) (int, error) {
 	if r.unseen += len(p); r.unseen >= uploadlimit.LookEvery {
 		r.unseen = 0
-		if err := uploadRoom.Check(r.File); err != nil {
+		if err := sentRoom.Check(r.File); err != nil {
 			return 0, err
 		}
 	}
-	return r.File.Write(p)
+	n, err := r.File.Write(p)
+	return n, sentRoom.Explain(err)
 }
 
-// plan converts a Dockerfile to steps, once its base is known, and stores the files of
-// its COPYs.
+// plan converts a Dockerfile to steps, once its base is known, and finds the files of its
+// COPYs.
 func (r *run) plan(ctx context.Context) error {
 	plan, err := r.recipe.Dockerfile.Plan(r.origin.Env)
 	if err != nil {
@@ -209,9 +222,7 @@ func (r *run) stepOf(ctx context.Context, s dockerfile.Step) (Step, error) {
 			dest += "/"
 		}
 		step.Args, step.Files = []string{name, dest, s.Owner, s.Mode}, files.Hash
-		if err := r.keepFiles(ctx, files); err != nil {
-			return step, err
-		}
+		r.copies[files.Hash] = files
 	}
 	return step, nil
 }
@@ -228,30 +239,33 @@ func (c *buildContext) find(ctx context.Context, s dockerfile.Step) (*dockerfile
 	return c.Find(ctx, s)
 }
 
-// keepFiles stores the files of a COPY like a separate upload.
-func (r *run) keepFiles(ctx context.Context, files *dockerfile.Files) error {
-	there, err := r.Uploaded(r.b.record.Tenant, files.Hash)
-	if err != nil || there {
-		return err
+// pack returns the archive of a COPY's files. Close must be called.
+func pack(files *dockerfile.Files) (archive io.ReadCloser, bytes int64, err error) {
+	if bytes, err = files.WriteTo(io.Discard); err != nil {
+		return nil, 0, err
+	}
+	if bytes > maxSent {
+		return nil, 0, sandbox.Errorf(sandbox.TooLarge, "the files of one COPY may have at most %d GiB", maxSent>>30)
 	}
 	read, write := io.Pipe()
-	packed := make(chan error, 1)
+	p := &packing{PipeReader: read, done: make(chan struct{})}
 	go func() {
+		defer close(p.done)
 		_, err := files.WriteTo(write)
 		write.CloseWithError(err)
-		packed <- err
 	}()
-	err = r.uploads().keep(ctx, r.b.record.Tenant, files.Hash, read)
-	read.CloseWithError(errClosing)
-	return errors.Join(err, unlessClosed(<-packed))
+	return p, bytes, nil
 }
 
-// unlessClosed drops the error of a reader that ended early; the reader's own error says
-// why.
-func unlessClosed(err error) error {
-	if errors.Is(err, errClosing) {
-		return nil
-	}
+// packing is an archive while it is packed.
+type packing struct {
+	*io.PipeReader
+	done chan struct{} // closed: nothing is packed any more
+}
+
+func (p *packing) Close() error {
+	err := p.PipeReader.Close()
+	<-p.done
 	return err
 }
 

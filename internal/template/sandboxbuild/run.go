@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
 )
 
 // The Sandbox of a build.
@@ -60,6 +61,8 @@ type run struct {
 
 	pulled string // version of the pulled base image; empty: none was pulled
 
+	copies map[string]*dockerfile.Files // of a Dockerfile's COPYs, by hash
+
 	keepsNone bool // stop saving layers
 	keptAt    time.Time
 	keepTook  time.Duration
@@ -70,7 +73,7 @@ func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
 	defer recipe.close()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limit, errTooSlow)
 	defer cancel()
-	r := &run{Service: s, b: b, recipe: recipe, at: AtBase, prefix: "[base]", env: map[string]string{}}
+	r := &run{Service: s, b: b, recipe: recipe, at: AtBase, prefix: "[base]", env: map[string]string{}, copies: map[string]*dockerfile.Files{}}
 	stopSharing := s.keepSharing(b)
 	err := r.whole(ctx)
 	stopSharing()

@@ -103,14 +103,16 @@ type Failure struct {
 	Cancelled bool
 }
 
-// Config of a Service. Sandboxes, Guests, Templates, TemplateBuilds and Log are required.
+// Config of a Service. Sandboxes, Guests, Templates, TemplateBuilds, Uploads and Log are
+// required.
 type Config struct {
 	Sandboxes      sandboxes
 	Guests         *execution.Guests
 	Templates      templates
 	TemplateBuilds sandbox.TemplateBuilds
 	Log            *slog.Logger
-	Uploads        string        // folder for uploads; empty: uploads are rejected
+	Uploads        sandbox.TemplateUploads
+	Scratch        string        // folder for files sent with a build; empty: the system's temporary folder
 	Kept           string        // folder for build records across restarts; empty: builds are lost
 	Limit          time.Duration // for one build; zero: 1 h
 	AtOnce         int           // concurrent builds; zero: 2
@@ -152,7 +154,7 @@ type Service struct {
 
 	mu     sync.Mutex
 	builds map[string]*build
-	taking map[sandbox.TenantID]int // uploads received or in use
+	taking map[sandbox.TenantID]int // files sent with builds, received or in use
 	closed bool
 }
 

@@ -30,9 +30,21 @@ func (b Bounds) Check(f *os.File) error {
 		return fmt.Errorf("look at the disk: %w", err)
 	}
 	if int64(disk.Bavail)*disk.Bsize < b.Leave {
-		return sandbox.Errorf(sandbox.Exhausted, "the server has no room for %s", b.Subject)
+		return b.full()
 	}
 	return nil
+}
+
+func (b Bounds) full() *sandbox.Error {
+	return sandbox.Errorf(sandbox.Exhausted, "the server has no room for %s", b.Subject)
+}
+
+// Explain returns Exhausted for the error of a full disk, and other errors unchanged.
+func (b Bounds) Explain(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return b.full().WithCause(err)
+	}
+	return err
 }
 
 // Receive copies an upload into f. It returns TooLarge beyond Most, and Exhausted when
@@ -50,7 +62,7 @@ func (b Bounds) Receive(ctx context.Context, f *os.File, sent io.Reader) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read %s: %w", b.Subject, err)
+			return b.Explain(fmt.Errorf("receive %s: %w", b.Subject, err))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}

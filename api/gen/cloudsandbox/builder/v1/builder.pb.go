@@ -2046,6 +2046,94 @@ func (x *MissingImagesResponse) GetVersions() []string {
 	return nil
 }
 
+type HasUploadRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          string                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HasUploadRequest) Reset() {
+	*x = HasUploadRequest{}
+	mi := &file_cloudsandbox_builder_v1_builder_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HasUploadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HasUploadRequest) ProtoMessage() {}
+
+func (x *HasUploadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_builder_v1_builder_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HasUploadRequest.ProtoReflect.Descriptor instead.
+func (*HasUploadRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_builder_v1_builder_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *HasUploadRequest) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+type HasUploadResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Present       bool                   `protobuf:"varint,1,opt,name=present,proto3" json:"present,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HasUploadResponse) Reset() {
+	*x = HasUploadResponse{}
+	mi := &file_cloudsandbox_builder_v1_builder_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HasUploadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HasUploadResponse) ProtoMessage() {}
+
+func (x *HasUploadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_builder_v1_builder_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HasUploadResponse.ProtoReflect.Descriptor instead.
+func (*HasUploadResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_builder_v1_builder_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *HasUploadResponse) GetPresent() bool {
+	if x != nil {
+		return x.Present
+	}
+	return false
+}
+
 var File_cloudsandbox_builder_v1_builder_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_builder_v1_builder_proto_rawDesc = "" +
@@ -2199,8 +2287,11 @@ const file_cloudsandbox_builder_v1_builder_proto_rawDesc = "" +
 	"\x14MissingImagesRequest\x12\x1a\n" +
 	"\bversions\x18\x01 \x03(\tR\bversions\"3\n" +
 	"\x15MissingImagesResponse\x12\x1a\n" +
-	"\bversions\x18\x01 \x03(\tR\bversions2\xfd\n" +
-	"\n" +
+	"\bversions\x18\x01 \x03(\tR\bversions\"&\n" +
+	"\x10HasUploadRequest\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\"-\n" +
+	"\x11HasUploadResponse\x12\x18\n" +
+	"\apresent\x18\x01 \x01(\bR\apresent2\xe1\v\n" +
 	"\x0eBuilderService\x12Y\n" +
 	"\x06Builds\x12&.cloudsandbox.builder.v1.BuildsRequest\x1a'.cloudsandbox.builder.v1.BuildsResponse\x12b\n" +
 	"\tBuildByID\x12).cloudsandbox.builder.v1.BuildByIDRequest\x1a*.cloudsandbox.builder.v1.BuildByIDResponse\x12h\n" +
@@ -2216,7 +2307,8 @@ const file_cloudsandbox_builder_v1_builder_proto_rawDesc = "" +
 	"\x05Admit\x12%.cloudsandbox.builder.v1.AdmitRequest\x1a&.cloudsandbox.builder.v1.AdmitResponse\x12S\n" +
 	"\x04Keep\x12$.cloudsandbox.builder.v1.KeepRequest\x1a%.cloudsandbox.builder.v1.KeepResponse\x12S\n" +
 	"\x04Drop\x12$.cloudsandbox.builder.v1.DropRequest\x1a%.cloudsandbox.builder.v1.DropResponse\x12n\n" +
-	"\rMissingImages\x12-.cloudsandbox.builder.v1.MissingImagesRequest\x1a..cloudsandbox.builder.v1.MissingImagesResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/builder/v1;builderv1b\x06proto3"
+	"\rMissingImages\x12-.cloudsandbox.builder.v1.MissingImagesRequest\x1a..cloudsandbox.builder.v1.MissingImagesResponse\x12b\n" +
+	"\tHasUpload\x12).cloudsandbox.builder.v1.HasUploadRequest\x1a*.cloudsandbox.builder.v1.HasUploadResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/builder/v1;builderv1b\x06proto3"
 
 var (
 	file_cloudsandbox_builder_v1_builder_proto_rawDescOnce sync.Once
@@ -2230,7 +2322,7 @@ func file_cloudsandbox_builder_v1_builder_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_builder_v1_builder_proto_rawDescData
 }
 
-var file_cloudsandbox_builder_v1_builder_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_cloudsandbox_builder_v1_builder_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_cloudsandbox_builder_v1_builder_proto_goTypes = []any{
 	(*Template)(nil),              // 0: cloudsandbox.builder.v1.Template
 	(*Defaults)(nil),              // 1: cloudsandbox.builder.v1.Defaults
@@ -2268,31 +2360,33 @@ var file_cloudsandbox_builder_v1_builder_proto_goTypes = []any{
 	(*DropResponse)(nil),          // 33: cloudsandbox.builder.v1.DropResponse
 	(*MissingImagesRequest)(nil),  // 34: cloudsandbox.builder.v1.MissingImagesRequest
 	(*MissingImagesResponse)(nil), // 35: cloudsandbox.builder.v1.MissingImagesResponse
-	nil,                           // 36: cloudsandbox.builder.v1.Template.EnvEntry
-	nil,                           // 37: cloudsandbox.builder.v1.Wanted.BuildArgsEntry
-	nil,                           // 38: cloudsandbox.builder.v1.Wanted.EnvEntry
-	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
-	(*v1.Failure)(nil),            // 40: cloudsandbox.rpc.v1.Failure
+	(*HasUploadRequest)(nil),      // 36: cloudsandbox.builder.v1.HasUploadRequest
+	(*HasUploadResponse)(nil),     // 37: cloudsandbox.builder.v1.HasUploadResponse
+	nil,                           // 38: cloudsandbox.builder.v1.Template.EnvEntry
+	nil,                           // 39: cloudsandbox.builder.v1.Wanted.BuildArgsEntry
+	nil,                           // 40: cloudsandbox.builder.v1.Wanted.EnvEntry
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*v1.Failure)(nil),            // 42: cloudsandbox.rpc.v1.Failure
 }
 var file_cloudsandbox_builder_v1_builder_proto_depIdxs = []int32{
-	36, // 0: cloudsandbox.builder.v1.Template.env:type_name -> cloudsandbox.builder.v1.Template.EnvEntry
+	38, // 0: cloudsandbox.builder.v1.Template.env:type_name -> cloudsandbox.builder.v1.Template.EnvEntry
 	1,  // 1: cloudsandbox.builder.v1.Template.defaults:type_name -> cloudsandbox.builder.v1.Defaults
-	39, // 2: cloudsandbox.builder.v1.Template.created_at:type_name -> google.protobuf.Timestamp
-	39, // 3: cloudsandbox.builder.v1.Template.made_at:type_name -> google.protobuf.Timestamp
-	37, // 4: cloudsandbox.builder.v1.Wanted.build_args:type_name -> cloudsandbox.builder.v1.Wanted.BuildArgsEntry
+	41, // 2: cloudsandbox.builder.v1.Template.created_at:type_name -> google.protobuf.Timestamp
+	41, // 3: cloudsandbox.builder.v1.Template.made_at:type_name -> google.protobuf.Timestamp
+	39, // 4: cloudsandbox.builder.v1.Wanted.build_args:type_name -> cloudsandbox.builder.v1.Wanted.BuildArgsEntry
 	3,  // 5: cloudsandbox.builder.v1.Wanted.files:type_name -> cloudsandbox.builder.v1.File
-	38, // 6: cloudsandbox.builder.v1.Wanted.env:type_name -> cloudsandbox.builder.v1.Wanted.EnvEntry
+	40, // 6: cloudsandbox.builder.v1.Wanted.env:type_name -> cloudsandbox.builder.v1.Wanted.EnvEntry
 	1,  // 7: cloudsandbox.builder.v1.Wanted.defaults:type_name -> cloudsandbox.builder.v1.Defaults
-	39, // 8: cloudsandbox.builder.v1.Build.created_at:type_name -> google.protobuf.Timestamp
-	39, // 9: cloudsandbox.builder.v1.Build.started_at:type_name -> google.protobuf.Timestamp
-	39, // 10: cloudsandbox.builder.v1.Build.ended_at:type_name -> google.protobuf.Timestamp
-	40, // 11: cloudsandbox.builder.v1.Build.failure:type_name -> cloudsandbox.rpc.v1.Failure
-	39, // 12: cloudsandbox.builder.v1.LogEntry.at:type_name -> google.protobuf.Timestamp
-	40, // 13: cloudsandbox.builder.v1.LogEntry.failure:type_name -> cloudsandbox.rpc.v1.Failure
+	41, // 8: cloudsandbox.builder.v1.Build.created_at:type_name -> google.protobuf.Timestamp
+	41, // 9: cloudsandbox.builder.v1.Build.started_at:type_name -> google.protobuf.Timestamp
+	41, // 10: cloudsandbox.builder.v1.Build.ended_at:type_name -> google.protobuf.Timestamp
+	42, // 11: cloudsandbox.builder.v1.Build.failure:type_name -> cloudsandbox.rpc.v1.Failure
+	41, // 12: cloudsandbox.builder.v1.LogEntry.at:type_name -> google.protobuf.Timestamp
+	42, // 13: cloudsandbox.builder.v1.LogEntry.failure:type_name -> cloudsandbox.rpc.v1.Failure
 	4,  // 14: cloudsandbox.builder.v1.BuildsResponse.builds:type_name -> cloudsandbox.builder.v1.Build
 	4,  // 15: cloudsandbox.builder.v1.BuildByIDResponse.build:type_name -> cloudsandbox.builder.v1.Build
 	4,  // 16: cloudsandbox.builder.v1.CancelBuildResponse.build:type_name -> cloudsandbox.builder.v1.Build
-	39, // 17: cloudsandbox.builder.v1.EndedRequest.since:type_name -> google.protobuf.Timestamp
+	41, // 17: cloudsandbox.builder.v1.EndedRequest.since:type_name -> google.protobuf.Timestamp
 	4,  // 18: cloudsandbox.builder.v1.EndedResponse.builds:type_name -> cloudsandbox.builder.v1.Build
 	0,  // 19: cloudsandbox.builder.v1.ListResponse.templates:type_name -> cloudsandbox.builder.v1.Template
 	0,  // 20: cloudsandbox.builder.v1.FindResponse.template:type_name -> cloudsandbox.builder.v1.Template
@@ -2316,23 +2410,25 @@ var file_cloudsandbox_builder_v1_builder_proto_depIdxs = []int32{
 	30, // 38: cloudsandbox.builder.v1.BuilderService.Keep:input_type -> cloudsandbox.builder.v1.KeepRequest
 	32, // 39: cloudsandbox.builder.v1.BuilderService.Drop:input_type -> cloudsandbox.builder.v1.DropRequest
 	34, // 40: cloudsandbox.builder.v1.BuilderService.MissingImages:input_type -> cloudsandbox.builder.v1.MissingImagesRequest
-	7,  // 41: cloudsandbox.builder.v1.BuilderService.Builds:output_type -> cloudsandbox.builder.v1.BuildsResponse
-	9,  // 42: cloudsandbox.builder.v1.BuilderService.BuildByID:output_type -> cloudsandbox.builder.v1.BuildByIDResponse
-	11, // 43: cloudsandbox.builder.v1.BuilderService.CancelBuild:output_type -> cloudsandbox.builder.v1.CancelBuildResponse
-	13, // 44: cloudsandbox.builder.v1.BuilderService.Ended:output_type -> cloudsandbox.builder.v1.EndedResponse
-	15, // 45: cloudsandbox.builder.v1.BuilderService.List:output_type -> cloudsandbox.builder.v1.ListResponse
-	17, // 46: cloudsandbox.builder.v1.BuilderService.Find:output_type -> cloudsandbox.builder.v1.FindResponse
-	19, // 47: cloudsandbox.builder.v1.BuilderService.Versions:output_type -> cloudsandbox.builder.v1.VersionsResponse
-	21, // 48: cloudsandbox.builder.v1.BuilderService.Tag:output_type -> cloudsandbox.builder.v1.TagResponse
-	23, // 49: cloudsandbox.builder.v1.BuilderService.Reuse:output_type -> cloudsandbox.builder.v1.ReuseResponse
-	25, // 50: cloudsandbox.builder.v1.BuilderService.Remove:output_type -> cloudsandbox.builder.v1.RemoveResponse
-	27, // 51: cloudsandbox.builder.v1.BuilderService.StoredBytes:output_type -> cloudsandbox.builder.v1.StoredBytesResponse
-	29, // 52: cloudsandbox.builder.v1.BuilderService.Admit:output_type -> cloudsandbox.builder.v1.AdmitResponse
-	31, // 53: cloudsandbox.builder.v1.BuilderService.Keep:output_type -> cloudsandbox.builder.v1.KeepResponse
-	33, // 54: cloudsandbox.builder.v1.BuilderService.Drop:output_type -> cloudsandbox.builder.v1.DropResponse
-	35, // 55: cloudsandbox.builder.v1.BuilderService.MissingImages:output_type -> cloudsandbox.builder.v1.MissingImagesResponse
-	41, // [41:56] is the sub-list for method output_type
-	26, // [26:41] is the sub-list for method input_type
+	36, // 41: cloudsandbox.builder.v1.BuilderService.HasUpload:input_type -> cloudsandbox.builder.v1.HasUploadRequest
+	7,  // 42: cloudsandbox.builder.v1.BuilderService.Builds:output_type -> cloudsandbox.builder.v1.BuildsResponse
+	9,  // 43: cloudsandbox.builder.v1.BuilderService.BuildByID:output_type -> cloudsandbox.builder.v1.BuildByIDResponse
+	11, // 44: cloudsandbox.builder.v1.BuilderService.CancelBuild:output_type -> cloudsandbox.builder.v1.CancelBuildResponse
+	13, // 45: cloudsandbox.builder.v1.BuilderService.Ended:output_type -> cloudsandbox.builder.v1.EndedResponse
+	15, // 46: cloudsandbox.builder.v1.BuilderService.List:output_type -> cloudsandbox.builder.v1.ListResponse
+	17, // 47: cloudsandbox.builder.v1.BuilderService.Find:output_type -> cloudsandbox.builder.v1.FindResponse
+	19, // 48: cloudsandbox.builder.v1.BuilderService.Versions:output_type -> cloudsandbox.builder.v1.VersionsResponse
+	21, // 49: cloudsandbox.builder.v1.BuilderService.Tag:output_type -> cloudsandbox.builder.v1.TagResponse
+	23, // 50: cloudsandbox.builder.v1.BuilderService.Reuse:output_type -> cloudsandbox.builder.v1.ReuseResponse
+	25, // 51: cloudsandbox.builder.v1.BuilderService.Remove:output_type -> cloudsandbox.builder.v1.RemoveResponse
+	27, // 52: cloudsandbox.builder.v1.BuilderService.StoredBytes:output_type -> cloudsandbox.builder.v1.StoredBytesResponse
+	29, // 53: cloudsandbox.builder.v1.BuilderService.Admit:output_type -> cloudsandbox.builder.v1.AdmitResponse
+	31, // 54: cloudsandbox.builder.v1.BuilderService.Keep:output_type -> cloudsandbox.builder.v1.KeepResponse
+	33, // 55: cloudsandbox.builder.v1.BuilderService.Drop:output_type -> cloudsandbox.builder.v1.DropResponse
+	35, // 56: cloudsandbox.builder.v1.BuilderService.MissingImages:output_type -> cloudsandbox.builder.v1.MissingImagesResponse
+	37, // 57: cloudsandbox.builder.v1.BuilderService.HasUpload:output_type -> cloudsandbox.builder.v1.HasUploadResponse
+	42, // [42:58] is the sub-list for method output_type
+	26, // [26:42] is the sub-list for method input_type
 	26, // [26:26] is the sub-list for extension type_name
 	26, // [26:26] is the sub-list for extension extendee
 	0,  // [0:26] is the sub-list for field type_name
@@ -2349,7 +2445,7 @@ func file_cloudsandbox_builder_v1_builder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_builder_v1_builder_proto_rawDesc), len(file_cloudsandbox_builder_v1_builder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

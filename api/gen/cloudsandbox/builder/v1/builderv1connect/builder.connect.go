@@ -71,6 +71,9 @@ const (
 	// BuilderServiceMissingImagesProcedure is the fully-qualified name of the BuilderService's
 	// MissingImages RPC.
 	BuilderServiceMissingImagesProcedure = "/cloudsandbox.builder.v1.BuilderService/MissingImages"
+	// BuilderServiceHasUploadProcedure is the fully-qualified name of the BuilderService's HasUpload
+	// RPC.
+	BuilderServiceHasUploadProcedure = "/cloudsandbox.builder.v1.BuilderService/HasUpload"
 )
 
 // BuilderServiceClient is a client for the cloudsandbox.builder.v1.BuilderService service.
@@ -93,6 +96,9 @@ type BuilderServiceClient interface {
 	// Drop removes an image without names and users.
 	Drop(context.Context, *connect.Request[v1.DropRequest]) (*connect.Response[v1.DropResponse], error)
 	MissingImages(context.Context, *connect.Request[v1.MissingImagesRequest]) (*connect.Response[v1.MissingImagesResponse], error)
+	// HasUpload tells whether the files for a COPY are here. The call that stores them
+	// answers with the same message.
+	HasUpload(context.Context, *connect.Request[v1.HasUploadRequest]) (*connect.Response[v1.HasUploadResponse], error)
 }
 
 // NewBuilderServiceClient constructs a client for the cloudsandbox.builder.v1.BuilderService
@@ -196,6 +202,12 @@ func NewBuilderServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(builderServiceMethods.ByName("MissingImages")),
 			connect.WithClientOptions(opts...),
 		),
+		hasUpload: connect.NewClient[v1.HasUploadRequest, v1.HasUploadResponse](
+			httpClient,
+			baseURL+BuilderServiceHasUploadProcedure,
+			connect.WithSchema(builderServiceMethods.ByName("HasUpload")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -216,6 +228,7 @@ type builderServiceClient struct {
 	keep          *connect.Client[v1.KeepRequest, v1.KeepResponse]
 	drop          *connect.Client[v1.DropRequest, v1.DropResponse]
 	missingImages *connect.Client[v1.MissingImagesRequest, v1.MissingImagesResponse]
+	hasUpload     *connect.Client[v1.HasUploadRequest, v1.HasUploadResponse]
 }
 
 // Builds calls cloudsandbox.builder.v1.BuilderService.Builds.
@@ -293,6 +306,11 @@ func (c *builderServiceClient) MissingImages(ctx context.Context, req *connect.R
 	return c.missingImages.CallUnary(ctx, req)
 }
 
+// HasUpload calls cloudsandbox.builder.v1.BuilderService.HasUpload.
+func (c *builderServiceClient) HasUpload(ctx context.Context, req *connect.Request[v1.HasUploadRequest]) (*connect.Response[v1.HasUploadResponse], error) {
+	return c.hasUpload.CallUnary(ctx, req)
+}
+
 // BuilderServiceHandler is an implementation of the cloudsandbox.builder.v1.BuilderService service.
 type BuilderServiceHandler interface {
 	Builds(context.Context, *connect.Request[v1.BuildsRequest]) (*connect.Response[v1.BuildsResponse], error)
@@ -313,6 +331,9 @@ type BuilderServiceHandler interface {
 	// Drop removes an image without names and users.
 	Drop(context.Context, *connect.Request[v1.DropRequest]) (*connect.Response[v1.DropResponse], error)
 	MissingImages(context.Context, *connect.Request[v1.MissingImagesRequest]) (*connect.Response[v1.MissingImagesResponse], error)
+	// HasUpload tells whether the files for a COPY are here. The call that stores them
+	// answers with the same message.
+	HasUpload(context.Context, *connect.Request[v1.HasUploadRequest]) (*connect.Response[v1.HasUploadResponse], error)
 }
 
 // NewBuilderServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -412,6 +433,12 @@ func NewBuilderServiceHandler(svc BuilderServiceHandler, opts ...connect.Handler
 		connect.WithSchema(builderServiceMethods.ByName("MissingImages")),
 		connect.WithHandlerOptions(opts...),
 	)
+	builderServiceHasUploadHandler := connect.NewUnaryHandler(
+		BuilderServiceHasUploadProcedure,
+		svc.HasUpload,
+		connect.WithSchema(builderServiceMethods.ByName("HasUpload")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cloudsandbox.builder.v1.BuilderService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case BuilderServiceBuildsProcedure:
@@ -444,6 +471,8 @@ func NewBuilderServiceHandler(svc BuilderServiceHandler, opts ...connect.Handler
 			builderServiceDropHandler.ServeHTTP(w, r)
 		case BuilderServiceMissingImagesProcedure:
 			builderServiceMissingImagesHandler.ServeHTTP(w, r)
+		case BuilderServiceHasUploadProcedure:
+			builderServiceHasUploadHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -511,4 +540,8 @@ func (UnimplementedBuilderServiceHandler) Drop(context.Context, *connect.Request
 
 func (UnimplementedBuilderServiceHandler) MissingImages(context.Context, *connect.Request[v1.MissingImagesRequest]) (*connect.Response[v1.MissingImagesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.builder.v1.BuilderService.MissingImages is not implemented"))
+}
+
+func (UnimplementedBuilderServiceHandler) HasUpload(context.Context, *connect.Request[v1.HasUploadRequest]) (*connect.Response[v1.HasUploadResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.builder.v1.BuilderService.HasUpload is not implemented"))
 }
