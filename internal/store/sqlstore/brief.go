@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // briefQueries find at most one row by its key, for requests that wait for the result.
@@ -79,9 +81,13 @@ func (b *briefReaders) do(ctx context.Context, query func(context.Context, *brie
 			return errClosed
 		default:
 		}
-		ctx, cancel := context.WithTimeout(ctx, briefLimit)
+		limited, cancel := context.WithTimeout(ctx, briefLimit)
 		defer cancel()
-		return query(ctx, b.pooled)
+		err := query(limited, b.pooled)
+		if limited.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // not the caller's
+			return sandbox.Errorf(sandbox.Unavailable, "the database is busy").WithCause(err)
+		}
+		return err
 	}
 	select {
 	case r := <-b.free:

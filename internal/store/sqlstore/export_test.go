@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 )
 
 // LimitPages bounds the size of the database file, like a full disk.
@@ -37,6 +38,32 @@ func (s *Store) HoldWriter(t *testing.T) (release func()) {
 		close(hold)
 		wg.Wait()
 	}
+}
+
+// HoldCommit begins a write that changes something, whose commit waits for the call of
+// commit.
+func (s *Store) HoldCommit(t *testing.T) (commit func() error) {
+	t.Helper()
+	started, hold, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		result <- s.writer.write(context.Background(), func(st *statements) error {
+			_, err := st.touch.Exec()
+			close(started)
+			<-hold
+			return err
+		})
+	}()
+	<-started
+	return func() error {
+		close(hold)
+		return <-result
+	}
+}
+
+// ReadFor runs a read that takes so long.
+func (s *Store) ReadFor(ctx context.Context, d time.Duration) error {
+	_, err := s.reads.ExecContext(ctx, "SELECT pg_sleep($1)", d.Seconds())
+	return classify(err)
 }
 
 // WaitQueued waits until n writes are queued.

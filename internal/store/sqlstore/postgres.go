@@ -55,7 +55,8 @@ const (
 	postgresReaders = 8
 	// dialLimit is how long a connection may take to be made.
 	dialLimit = 5 * time.Second
-	// silenceLimit is how long the server may keep silent before it counts as gone.
+	// silenceLimit is how long the server's kernel may keep silent before the server counts
+	// as gone. For its processes see pulseLimit.
 	silenceLimit = 15 * time.Second
 	// idleLimit ends the transaction of a writer that has vanished: all others wait for
 	// its lock.
@@ -161,8 +162,11 @@ func (s *Store) SetFingerprint(ctx context.Context, secret, fingerprint string) 
 }
 
 func (s *Store) openPostgres(ctx context.Context, config *pgx.ConnConfig) error {
+	s.pulse = newPulse(stdlib.OpenDB(*config))
+	watched := config.Copy()
+	watched.DialFunc = s.pulse.dial(config.DialFunc)
 	limits := stdlib.OptionAfterConnect(setLimits)
-	s.writes, s.reads = stdlib.OpenDB(*config, limits), stdlib.OpenDB(*config, limits)
+	s.writes, s.reads = stdlib.OpenDB(*watched, limits), stdlib.OpenDB(*watched, limits)
 	s.writes.SetMaxOpenConns(1)
 	limited, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()

@@ -33,6 +33,7 @@ type Store struct {
 	quota   sandbox.Quota // of Tenants without their own
 
 	checkpoints *checkpointer // nil: not SQLite
+	pulse       *pulse        // nil: not PostgreSQL
 
 	counter *counter
 	check   checker
@@ -140,6 +141,9 @@ func (s *Store) closeHandles() error {
 		if db != nil {
 			errs = append(errs, db.Close())
 		}
+	}
+	if s.pulse != nil {
+		errs = append(errs, s.pulse.close())
 	}
 	return errors.Join(errs...)
 }
