@@ -111,11 +111,14 @@ func Begun(err error) error {
 // installation was away.
 const notBegunAdvice = time.Second
 
+// ErrUncertain is in the Cause of the Unavailable of a write that may have taken effect.
+var ErrUncertain = errors.New("the write may have taken effect")
+
 // NotBegun returns err with a RetryAfter, for a request that had no effect, if err is
-// Unavailable and has none.
+// Unavailable and has none. An ErrUncertain stays as it is.
 func NotBegun(err error) error {
 	var e *Error
-	if !errors.As(err, &e) || e.Code != Unavailable || e.RetryAfter != 0 {
+	if !errors.As(err, &e) || e.Code != Unavailable || e.RetryAfter != 0 || errors.Is(err, ErrUncertain) {
 		return err
 	}
 	c := *e

@@ -24,6 +24,7 @@ func TestNotBegun(t *testing.T) {
 		{away, time.Second},
 		{fmt.Errorf("read: %w", away), time.Second},
 		{advised, 7 * time.Second},
+		{away.WithCause(errors.Join(sandbox.ErrUncertain, errors.New("the commit"))), 0},
 	} {
 		got := sandbox.NotBegun(tt.err)
 		var e *sandbox.Error

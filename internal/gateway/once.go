@@ -62,7 +62,7 @@ func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.
 	first, began, err := s.beginIdempotent(r.Context(), who.Tenant, keys[0], requestHash(body, r.Method, r.URL.Path, r.URL.RawQuery))
 	switch {
 	case err != nil:
-		return err
+		return sandbox.NotBegun(err)
 	case !began:
 		return repeat(w, first)
 	}
@@ -103,7 +103,7 @@ func (s *Server) callIdempotently(ctx context.Context, c rpc.OnceCall, repeated 
 	first, began, err := s.beginIdempotent(ctx, c.Tenant, c.Keys[0], requestHash(request, c.Procedure))
 	switch {
 	case err != nil:
-		return false, err
+		return false, sandbox.NotBegun(err)
 	case !began:
 		return true, proto.Unmarshal(first.Answer, repeated)
 	}

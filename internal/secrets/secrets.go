@@ -78,7 +78,7 @@ func (s *Service) Create(ctx context.Context, tenant sandbox.TenantID, r Request
 			return there, nil
 		}
 	}
-	return made, err
+	return made, sandbox.NotBegun(err)
 }
 
 // describe copies the fields that the request sets, except its value, to c.

@@ -33,7 +33,7 @@ func (m *Manager) createAs(ctx context.Context, tenant sandbox.TenantID, req san
 func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest, as func(*sandbox.Sandbox)) (_ sandbox.Sandbox, pooled bool, _ error) {
 	sb, nodes, quota, err := m.plan(ctx, tenant, req)
 	if err != nil {
-		return sandbox.Sandbox{}, false, err
+		return sandbox.Sandbox{}, false, sandbox.NotBegun(err)
 	}
 	as(&sb)
 	client := ctx
@@ -43,7 +43,7 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	sb.Boot.Node = nodes[0]
 	// The audit entry of the request follows. A Boot without a record is stopped.
 	if sb, err = m.store.InsertSandbox(sandbox.CommitLater(ctx), sb); err != nil {
-		return sandbox.Sandbox{}, false, c.explain(client, err)
+		return sandbox.Sandbox{}, false, sandbox.NotBegun(c.explain(client, err))
 	}
 	running, pooled, err := m.start(ctx, sb, nodes, quota)
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	}
 	sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
 	if sb.Image, err = m.images.Resolve(ctx, tenant, sb.Template); err != nil {
-		return sandbox.Sandbox{}, nil, quota, sandbox.NotBegun(err)
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	if home != "" { // the Node that has the Volumes
 		return sb, []string{home}, quota, nil

@@ -35,7 +35,7 @@ func (m *Manager) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandb
 				return sb, err == nil, err
 			}
 		case err != nil:
-			return sandbox.Sandbox{}, false, err
+			return sandbox.Sandbox{}, false, sandbox.NotBegun(err)
 		case sb.State == sandbox.Running:
 			m.idle.use(sb.ID)
 			return sb, false, nil

@@ -25,13 +25,14 @@ func (r Records) Get(ctx context.Context, tenant sandbox.TenantID, idOrName stri
 		if idOrName == "" {
 			return sandbox.Sandbox{}, notFound()
 		}
-		return r.Store.SandboxByName(ctx, tenant, idOrName)
+		sb, err := r.Store.SandboxByName(ctx, tenant, idOrName)
+		return sb, sandbox.NotBegun(err) // changes begin with it too
 	}
 	sb, err := r.Store.SandboxByID(ctx, idOrName)
 	if err == nil && sb.Tenant != tenant {
 		return sandbox.Sandbox{}, notFound()
 	}
-	return sb, err
+	return sb, sandbox.NotBegun(err)
 }
 
 // List is sandbox.Sandboxes.List.

@@ -65,7 +65,7 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 		if errors.Is(err, sandbox.ErrOverQuota) {
 			m.observe("volume", err, began)
 		}
-		return sandbox.Volume{}, err
+		return sandbox.Volume{}, sandbox.NotBegun(err)
 	}
 	v, err = m.makeVolume(ctx, v)
 	m.observe("volume", err, began)

@@ -218,6 +218,53 @@ func TestClusterWithoutDatabase(t *testing.T) {
 	}
 }
 
+// PostgreSQL is frozen: connections are open, and nothing answers. The API answers 503
+// with Retry-After within seconds, ports keep answering, and creates work again when
+// PostgreSQL goes on.
+func TestClusterWithFrozenDatabase(t *testing.T) {
+	f := aCluster(t)
+	rig.LacksEarlier(t, "its gateways wait for a frozen database")
+	c := f.Gateways().Client(t, "frozen")
+	s := newTicks(t, c, c.Create(t, rig.Body{"timeout_seconds": 1800}).ID)
+	gateways := []string{f.Machine(rig.FleetGatewayA).URL, f.Machine(rig.FleetGatewayB).URL}
+	for _, gateway := range gateways {
+		if _, err := s.at(gateway); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theCluster.db.Freeze(t, true)
+	thaw := sync.OnceFunc(func() { theCluster.db.Freeze(t, false) })
+	t.Cleanup(thaw)
+	hasty := atOnce(c)
+	for began := time.Now(); time.Since(began) < 20*time.Second; {
+		for _, call := range []struct{ method, path, body string }{{"GET", "/api/v1/sessions", ""}, {"POST", "/api/v1/sessions", "{}"}} {
+			asked := time.Now()
+			req := hasty.Request(t, call.method, call.path, strings.NewReader(call.body))
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := hasty.HTTP.Do(req)
+			if err != nil {
+				t.Fatalf("after %v, %s: %v", time.Since(began), call.method, err)
+			}
+			resp.Body.Close()
+			if took := time.Since(asked); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || took > 12*time.Second {
+				t.Errorf("after %v, %s answers %s in %v, Retry-After %q", time.Since(began), call.method, resp.Status, took, resp.Header.Get("Retry-After"))
+			}
+		}
+		for _, gateway := range gateways {
+			if _, err := s.at(gateway); err != nil {
+				t.Errorf("after %v, the port through %s: %v", time.Since(began), gateway, err)
+			}
+		}
+	}
+	thaw()
+	f.Lead(t)
+	rig.Within(t, rig.Patience, "sandboxes can be created again", func() bool {
+		var sb rig.Sandbox
+		return hasty.Try("POST", "/api/v1/sessions", littleSession(""), &sb) == nil && hasty.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil) == nil
+	})
+	s.remembers(t)
+}
+
 // A node's packets are dropped. Calls that do not need the node are not delayed, and its
 // Sandboxes are intact when it is back.
 func TestClusterNodeCutOff(t *testing.T) {

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
@@ -141,5 +143,64 @@ func TestSecondServerOnOnePostgres(t *testing.T) {
 	}
 	if got := c.Get(t, sb.ID); got.State != "running" {
 		t.Errorf("after the second one started it is %s", got.State)
+	}
+}
+
+// PostgreSQL is frozen: its connections are open, and it answers nothing. Within seconds,
+// each call is refused with 503, and with Retry-After if it changed nothing.
+func TestFrozenPostgres(t *testing.T) {
+	rig.Need(t)
+	database := postgrestest.Start(t)
+	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_DATABASE=" + database.Address(t)}})
+	c := s.Client(t, "frozen")
+	running := c.Create(t, rig.Body{"timeout_seconds": 600})
+	c.Run(t, running.ID, "python", "x = 41", nil)
+	of := "/api/v1/sessions/" + running.ID
+	database.Freeze(t, true)
+	frozen := true
+	t.Cleanup(func() {
+		if frozen {
+			database.Freeze(t, false)
+		}
+	})
+	// The first call finds the database silent, the others know.
+	limit := 10 * time.Second
+	for _, call := range []struct{ method, path, body string }{
+		{"POST", "/api/v1/sessions", `{}`},
+		{"GET", "/api/v1/sessions", ``},
+		{"GET", of, ``},
+		{"GET", "/api/v1/usage", ``},
+		{"GET", "/api/v1/secrets", ``},
+		{"POST", "/api/v1/secrets", `{"name":"A","value":"b"}`},
+		{"PATCH", of, `{"metadata":{"a":"b"}}`},
+		{"POST", of + "/pause", `{}`},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"` + running.ID + `","code":"1","language":"python"}`},
+		{"DELETE", of, ``},
+	} {
+		began := time.Now()
+		req := c.Request(t, call.method, call.path, strings.NewReader(call.body))
+		if call.body != "" {
+			req.Header.Set("Content-Type", "application/json")
+		}
+		resp, err := c.HTTP.Do(req)
+		if err != nil {
+			t.Fatalf("%s %s after %v: %v", call.method, call.path, time.Since(began), err)
+		}
+		raw, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		took := time.Since(began)
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || took > limit {
+			t.Errorf("%s %s: %s after %v, Retry-After %q: %s", call.method, call.path, resp.Status, took, resp.Header.Get("Retry-After"), raw)
+		}
+		limit = 3 * time.Second
+	}
+	database.Freeze(t, false)
+	frozen = false
+	rig.Within(t, rig.Patience, "sandboxes can be created again", func() bool {
+		status, _, err := c.Do("POST", "/api/v1/sessions", rig.Body{})
+		return err == nil && status == http.StatusCreated
+	})
+	if got := c.Run(t, running.ID, "python", "print(x)", nil); got.Stdout != "41\n" {
+		t.Errorf("after the database was frozen: %+v", got)
 	}
 }

@@ -95,7 +95,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (
 	if !who.Until.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(who.Until)) {
 		key.ExpiresAt = who.Until
 	}
-	return key, secret, s.store.InsertKey(ctx, key)
+	return key, secret, sandbox.NotBegun(s.store.InsertKey(ctx, key))
 }
 
 func checkName(name string) error {

@@ -50,7 +50,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 		return sandbox.User{}, err
 	}
 	if u, err = s.cfg.Store.InsertUser(ctx, u); err != nil {
-		return sandbox.User{}, err
+		return sandbox.User{}, sandbox.NotBegun(err)
 	}
 	return u, s.settle(ctx, who, u, opCreate)
 }

@@ -244,7 +244,7 @@ func (w *writer) transact(batch []*write) error {
 		if err := w.dropBroken(err); w.conn != nil {
 			return err
 		}
-		return sandbox.Errorf(sandbox.Unavailable, "the database server was lost while it committed, and the request may have taken effect: check the state before you repeat it").WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "the database server was lost while it committed, and the request may have taken effect: check the state before you repeat it").WithCause(errors.Join(sandbox.ErrUncertain, err))
 	}
 	return nil
 }
