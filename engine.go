@@ -77,7 +77,8 @@ type BootNetwork interface {
 //
 // A Boot that starts from memory is held: its Guest answers, and nothing else in it runs
 // before Thaw. Start returns a Conflict that says why when the state is damaged (Cause
-// ErrDamaged), when another build of the Engine made it, when it has another Image than
+// ErrDamaged), when another build of the Engine made it, when it needs CPU features that the
+// host lacks (with the Cause ErrCPU), when it has another Image than
 // requested, or when its Shape does not cover the requested one. A missing state is
 // NotFound. Nothing is left of a failed start.
 type Pauser interface {
@@ -116,7 +117,8 @@ type Porter interface {
 	// reads r to its end and returns r's error unchanged. Invalid when r differs from the
 	// export; Denied when its writer is not trusted by this installation; Conflict when
 	// the name is taken, or when a Boot could not start from the state here because the
-	// Image is missing or the Engine build differs; Exhausted when the disk is full.
+	// Image is missing, the Engine build differs, or CPU features are missing (with the
+	// Cause ErrCPU, and before the content is read); Exhausted when the disk is full.
 	ImportSaved(ctx context.Context, name string, r io.Reader) (Saved, error)
 }
 
@@ -157,6 +159,9 @@ type Saved struct {
 	Image  string
 	Shape  Shape
 	Digest string // of its manifest: equal digests mean equal states
+	// CPU are the features that a host needs to start from it; empty: any host can, or
+	// the build that saved it did not record them.
+	CPU CPUFeatures
 }
 
 // GuestPort is the TCP port of the Guest's control service. It answers only to the host's
@@ -194,6 +199,9 @@ type Features struct {
 	Version string // of the isolation technology
 	Build   string // the exact build that a Snapshot is tied to
 	Pause   bool   // memory can be saved and restored
+	// CPU are the features of the host. GuestCPU are the features that a new Boot sees,
+	// and that a state of it needs. Empty: not known.
+	CPU, GuestCPU CPUFeatures
 }
 
 // BootSpec describes the Boot to start. Nothing in it belongs to an owner: the owner

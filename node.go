@@ -66,6 +66,9 @@ type FetchRequest struct {
 	From     string   // Snapshot ID of the replicated state
 	Image    string   // of that state
 	Snapshot string   // Snapshot ID; names the new state
+	// CPU are the features that the state needs; Conflict, with the Cause ErrCPU, if the
+	// Node lacks some. Empty: not known, or none.
+	CPU CPUFeatures
 }
 
 // Started is a Node's answer to a StartRequest.
@@ -237,16 +240,25 @@ type PoolStats struct {
 	Misses   int64 // claims that started cold
 }
 
+// BootNeeds are the requirements of a Boot on its Node.
+type BootNeeds struct {
+	Image string // digest; empty: any
+	Shape Shape
+	// CPU are the features that the saved state needs from which the Boot starts; empty:
+	// not known, or none. A Node that does not report its features counts as one with all.
+	CPU CPUFeatures
+}
+
 // Placement chooses Nodes. Its choice is a hint: a Node may refuse with Exhausted, and
 // then the next Node is tried.
 type Placement interface {
-	// Place returns the names of a few Nodes to try, best first, for a Boot of an image
-	// (empty: any) and Shape. Exhausted when no Node is available.
-	Place(ctx context.Context, image string, shape Shape) ([]string, error)
-	// PlaceElsewhere returns the name of another Node than node for such a Boot. That
-	// Node must have reported that it has room. Exhausted when no other Node has
-	// reported room.
-	PlaceElsewhere(ctx context.Context, image string, shape Shape, node string) (string, error)
+	// Place returns the names of a few Nodes to try, best first. Exhausted when no Node
+	// is available. Conflict with the Cause ErrCPU when all lack CPU features.
+	Place(ctx context.Context, needs BootNeeds) ([]string, error)
+	// PlaceElsewhere returns the name of another Node than node. That Node must have
+	// reported that it has room. Exhausted when no other Node has reported room.
+	// Conflict with the Cause ErrCPU when the Nodes with room lack CPU features.
+	PlaceElsewhere(ctx context.Context, needs BootNeeds, node string) (string, error)
 }
 
 // Images knows the Template versions that Sandboxes can start from.

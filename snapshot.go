@@ -52,6 +52,9 @@ type Snapshot struct {
 	Memory    bool   // memory was saved too; otherwise a Sandbox that starts from it boots
 	Build     string // of the engine; only the same build can restore the memory
 	Digest    string // of the engine's manifest
+	// CPU are the features that a Node needs to start from it; empty: any Node can, or
+	// they were not recorded.
+	CPU CPUFeatures
 
 	// Properties of the Sandbox that it was saved from. A Sandbox that starts from it has
 	// the same unless its request overrides them.
@@ -260,6 +263,9 @@ func (s Snapshot) CheckOrigin() error {
 	}
 	if s.Timeline < 1 {
 		return Errorf(Invalid, "the snapshot has no timeline")
+	}
+	if err := s.CPU.Check(); err != nil {
+		return err
 	}
 	if err := s.Shape.Check(); err != nil {
 		return err

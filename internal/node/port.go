@@ -91,6 +91,10 @@ func (n *Node) FetchSaved(ctx context.Context, node string, r sandbox.FetchReque
 	if !sandbox.ValidSnapshotID(r.From) || !sandbox.ValidSnapshotID(r.Snapshot) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
+	// A replica is downloaded whole before the Engine sees what it needs.
+	if err := n.features.CPU.Admit(r.CPU, n.cfg.Name); err != nil {
+		return sandbox.Saved{}, err
+	}
 	if err := n.cfg.Carrier.Present(ctx, r.Image); err != nil && !errors.Is(err, sandbox.NotFound) {
 		return sandbox.Saved{}, err
 	}

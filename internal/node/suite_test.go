@@ -18,6 +18,7 @@ func TestSuite(t *testing.T) {
 			Name: name, Image: fake.Image, NodeBoots: w.node, NodeSaves: w.node, NodeVolumes: w.node, Dialer: w.node, Reports: w.node, Files: w.node,
 			Remember: func(bootID, value string) { w.engine.Guest(bootID).Remember("value", value) },
 			Recall:   func(bootID string) string { return w.engine.Guest(bootID).Recall("value") },
+			Need:     w.engine.Need,
 		}
 	})
 }

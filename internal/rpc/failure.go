@@ -61,6 +61,7 @@ func failure(err error, causes bool) *connect.Error {
 	}
 	told.OverQuota = causes && errors.Is(err, sandbox.ErrOverQuota)
 	told.BeingBuilt = causes && errors.Is(err, sandbox.ErrBeingBuilt)
+	told.LacksCpu = causes && errors.Is(err, sandbox.ErrCPU)
 	told.Standby = causes && errors.Is(err, sandbox.ErrStandby)
 	if text := err.Error(); causes && text != e.Error() {
 		told.Cause = text
@@ -132,6 +133,8 @@ func errorOf(told *rpcv1.Failure) *sandbox.Error {
 		e.Cause = sandbox.ErrOverQuota
 	case told.BeingBuilt:
 		e.Cause = sandbox.ErrBeingBuilt
+	case told.LacksCpu:
+		e.Cause = sandbox.ErrCPU
 	case told.Standby:
 		e.Cause = sandbox.ErrStandby
 	case told.Cause != "":

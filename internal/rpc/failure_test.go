@@ -21,12 +21,12 @@ import (
 // placement is a Placement that calls a test's function.
 type placement func(context.Context) ([]string, error)
 
-func (p placement) PlaceElsewhere(ctx context.Context, _ string, _ sandbox.Shape, _ string) (string, error) {
-	_, err := p.Place(ctx, "", sandbox.Shape{})
+func (p placement) PlaceElsewhere(ctx context.Context, needs sandbox.BootNeeds, _ string) (string, error) {
+	_, err := p.Place(ctx, needs)
 	return "", err
 }
 
-func (p placement) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
+func (p placement) Place(ctx context.Context, _ sandbox.BootNeeds) ([]string, error) {
 	return p(ctx)
 }
 
@@ -42,7 +42,7 @@ func TestErrorsArriveWhole(t *testing.T) {
 				{Code: code, Detail: "later", RetryAfter: 1500 * time.Millisecond, Cause: errors.New("why it is so")},
 			} {
 				answer = fmt.Errorf("in a step: %w", sent)
-				_, err := p.Place(t.Context(), "", sandbox.Shape{})
+				_, err := p.Place(t.Context(), sandbox.BootNeeds{})
 				var got *sandbox.Error
 				if !errors.As(err, &got) || got.Code != code || got.Detail != sent.Detail || got.RetryAfter != sent.RetryAfter {
 					t.Errorf("%+v arrives as %+v", sent, err)
@@ -51,8 +51,12 @@ func TestErrorsArriveWhole(t *testing.T) {
 				}
 			}
 		}
+		answer = sandbox.CPUFeatures("sse").Admit("avx", "a")
+		if _, err := p.Place(t.Context(), sandbox.BootNeeds{}); !errors.Is(err, sandbox.ErrCPU) {
+			t.Errorf("an error about the CPU arrives as %v", err)
+		}
 		answer = io.ErrUnexpectedEOF
-		if _, err := p.Place(t.Context(), "", sandbox.Shape{}); sandbox.CodeOf(err) != sandbox.Internal || !strings.Contains(err.Error(), "unexpected EOF") {
+		if _, err := p.Place(t.Context(), sandbox.BootNeeds{}); sandbox.CodeOf(err) != sandbox.Internal || !strings.Contains(err.Error(), "unexpected EOF") {
 			t.Errorf("an error without a code arrives as %v", err)
 		}
 	}
@@ -81,14 +85,14 @@ func TestEndOfContext(t *testing.T) {
 	defer p.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-began; cancel() }()
-	if _, err := p.Place(ctx, "", sandbox.Shape{}); !errors.Is(err, context.Canceled) {
+	if _, err := p.Place(ctx, sandbox.BootNeeds{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled call: %v", err)
 	}
 	<-left // the other end has noticed
 	// The deadline of a call may pass before the call arrives.
 	for limit := 20 * time.Millisecond; len(began) == 0; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		_, err := p.Place(ctx, "", sandbox.Shape{})
+		_, err := p.Place(ctx, sandbox.BootNeeds{})
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a call that is late: %v", err)
@@ -102,7 +106,7 @@ func TestAwayProcess(t *testing.T) {
 		p := NewPlacement(UnixAddress(t.TempDir()+"/none"), Self{Role: SessionManager, Keys: testKeys(t)})
 		defer p.Close()
 		began := time.Now()
-		_, err := p.Place(t.Context(), "", sandbox.Shape{})
+		_, err := p.Place(t.Context(), sandbox.BootNeeds{})
 		var e *sandbox.Error
 		if took := time.Since(began); !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter == 0 || took < startWait || took > startWait+startPause {
 			t.Errorf("%+v after %v", err, took)
@@ -137,7 +141,7 @@ func TestUnreachableHost(t *testing.T) {
 	defer p.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = p.Place(ctx, "", sandbox.Shape{})
+	_, err = p.Place(ctx, sandbox.BootNeeds{})
 	if sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != awayAdvice || ctx.Err() != nil {
 		t.Errorf("%v", err)
 	}
@@ -151,7 +155,7 @@ func TestCallsWaitForAStart(t *testing.T) {
 		defer p.Close()
 		began, answered := time.Now(), make(chan error, 1)
 		go func() {
-			_, err := p.Place(t.Context(), "", sandbox.Shape{})
+			_, err := p.Place(t.Context(), sandbox.BootNeeds{})
 			answered <- err
 		}()
 		time.Sleep(3 * startPause)
@@ -185,7 +189,7 @@ func TestWhoMayCall(t *testing.T) {
 	} {
 		p := NewPlacement(s.tcp, tt.self)
 		defer p.Close()
-		if _, err := p.Place(t.Context(), "", sandbox.Shape{}); sandbox.CodeOf(err) != tt.want {
+		if _, err := p.Place(t.Context(), sandbox.BootNeeds{}); sandbox.CodeOf(err) != tt.want {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 	}

@@ -143,7 +143,7 @@ func (n *Nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesReque
 
 // FetchSaved implements sandbox.Nodes.
 func (n *Nodes) FetchSaved(ctx context.Context, node string, r sandbox.FetchRequest) (sandbox.Saved, error) {
-	msg := &nodev1.FetchSavedRequest{Node: node, From: r.From, Image: r.Image, Snapshot: r.Snapshot}
+	msg := &nodev1.FetchSavedRequest{Node: node, From: r.From, Image: r.Image, Snapshot: r.Snapshot, Cpu: string(r.CPU)}
 	m, err := ask(ctx, n, node, r.Tenant, nodev1connect.NodeServiceClient.FetchSaved, msg)
 	return toSaved(m.GetSaved()), err
 }
@@ -281,7 +281,7 @@ func (s nodeServer) SaveFiles(ctx context.Context, r *connect.Request[nodev1.Sav
 }
 
 func (s nodeServer) FetchSaved(ctx context.Context, r *connect.Request[nodev1.FetchSavedRequest]) (*connect.Response[nodev1.FetchSavedResponse], error) {
-	req := sandbox.FetchRequest{Tenant: callerOf(ctx).Tenant, From: r.Msg.From, Image: r.Msg.Image, Snapshot: r.Msg.Snapshot}
+	req := sandbox.FetchRequest{Tenant: callerOf(ctx).Tenant, From: r.Msg.From, Image: r.Msg.Image, Snapshot: r.Msg.Snapshot, CPU: sandbox.CPUFeatures(r.Msg.Cpu)}
 	saved, err := s.n.FetchSaved(ctx, r.Msg.Node, req)
 	return answer(&nodev1.FetchSavedResponse{Saved: fromSaved(saved)}, err)
 }

@@ -57,13 +57,13 @@ func TestRequestsPassThrough(t *testing.T) {
 	for _, address := range []string{s.unix, s.tcp} {
 		p := NewPlacement(address, s.self(SessionManager, ""))
 		defer p.Close()
-		if _, err := p.Place(t.Context(), "", sandbox.Shape{}); sandbox.CodeOf(err) != sandbox.Exhausted {
+		if _, err := p.Place(t.Context(), sandbox.BootNeeds{}); sandbox.CodeOf(err) != sandbox.Exhausted {
 			t.Fatal(err)
 		}
 		if line := log.find(t, "call", method); seen != "" || line != nil {
 			t.Errorf("no request, but %q, %v", seen, line)
 		}
-		if _, err := p.Place(telemetry.WithRequest(t.Context(), "r-1"), "", sandbox.Shape{}); sandbox.CodeOf(err) != sandbox.Exhausted {
+		if _, err := p.Place(telemetry.WithRequest(t.Context(), "r-1"), sandbox.BootNeeds{}); sandbox.CodeOf(err) != sandbox.Exhausted {
 			t.Fatal(err)
 		}
 		line := log.find(t, "call", method)

@@ -173,7 +173,7 @@ func fromSnapshot(s sandbox.Snapshot) *sessionv1.Snapshot {
 		CreatedAt: fromTime(s.CreatedAt), Node: s.Node, Bytes: s.Bytes, Memory: s.Memory, Build: s.Build, Digest: s.Digest,
 		Template: s.Template, Image: s.Image, Shape: fromShape(s.Shape), Limits: fromLimits(s.Limits), Network: string(s.Network),
 		Env: s.Env, User: s.User, Cwd: s.Cwd, Timeline: s.Timeline, Uses: int64(s.Uses), Version: s.Version, Volumes: fromMounts(s.Volumes),
-		Layer: s.Layer, UsedAt: fromTime(s.UsedAt),
+		Layer: s.Layer, UsedAt: fromTime(s.UsedAt), Cpu: string(s.CPU),
 	}
 }
 
@@ -185,7 +185,7 @@ func toSnapshot(s *sessionv1.Snapshot) sandbox.Snapshot {
 		Template: s.GetTemplate(), Image: s.GetImage(), Shape: toShape(s.GetShape()), Limits: toLimits(s.GetLimits()),
 		Network: sandbox.NetworkPolicy(s.GetNetwork()), Env: s.GetEnv(), User: s.GetUser(), Cwd: s.GetCwd(),
 		Timeline: s.GetTimeline(), Uses: int(s.GetUses()), Version: s.GetVersion(), Volumes: toMounts(s.GetVolumes()),
-		Layer: s.GetLayer(), UsedAt: toTime(s.GetUsedAt()),
+		Layer: s.GetLayer(), UsedAt: toTime(s.GetUsedAt()), CPU: sandbox.CPUFeatures(s.GetCpu()),
 	}
 }
 

@@ -341,12 +341,13 @@ func toSave(r *nodev1.SaveRequest) sandbox.SaveRequest {
 }
 
 func fromSaved(s sandbox.Saved) *nodev1.SaveResponse {
-	return &nodev1.SaveResponse{Bytes: s.Bytes, Memory: s.Memory, Build: s.Build, Image: s.Image, Shape: fromShape(s.Shape), Digest: s.Digest}
+	return &nodev1.SaveResponse{Bytes: s.Bytes, Memory: s.Memory, Build: s.Build, Image: s.Image, Shape: fromShape(s.Shape), Digest: s.Digest, Cpu: string(s.CPU)}
 }
 
 func toSaved(r *nodev1.SaveResponse) sandbox.Saved {
 	return sandbox.Saved{
 		Bytes: r.GetBytes(), Memory: r.GetMemory(), Build: r.GetBuild(), Image: r.GetImage(), Shape: toShape(r.GetShape()), Digest: r.GetDigest(),
+		CPU: sandbox.CPUFeatures(r.GetCpu()),
 	}
 }
 
@@ -363,9 +364,12 @@ func toBoot(b *nodev1.BoundBoot) sandbox.BoundBoot {
 
 func fromStats(s sandbox.NodeStats) *nodev1.StatsResponse {
 	r := &nodev1.StatsResponse{
-		Node:   s.Node,
-		Engine: &nodev1.Features{Name: s.Engine.Name, Version: s.Engine.Version, Build: s.Engine.Build, Pause: s.Engine.Pause},
-		Bound:  int64(s.Bound), Ready: s.Ready, NotReady: s.NotReady,
+		Node: s.Node,
+		Engine: &nodev1.Features{
+			Name: s.Engine.Name, Version: s.Engine.Version, Build: s.Engine.Build, Pause: s.Engine.Pause,
+			Cpu: string(s.Engine.CPU), GuestCpu: string(s.Engine.GuestCPU),
+		},
+		Bound: int64(s.Bound), Ready: s.Ready, NotReady: s.NotReady,
 		Host: &nodev1.HostState{DiskFree: s.Host.DiskFree, DiskTotal: s.Host.DiskTotal, MemoryFree: s.Host.MemoryFree, MemoryTotal: s.Host.MemoryTotal},
 		Full: s.Full, Wait: fromDuration(s.Wait), Images: s.Images,
 	}
@@ -381,9 +385,12 @@ func fromStats(s sandbox.NodeStats) *nodev1.StatsResponse {
 func toStats(r *nodev1.StatsResponse) sandbox.NodeStats {
 	e := r.GetEngine()
 	s := sandbox.NodeStats{
-		Node:   r.Node,
-		Engine: sandbox.Features{Name: e.GetName(), Version: e.GetVersion(), Build: e.GetBuild(), Pause: e.GetPause()},
-		Bound:  int(r.Bound), Ready: r.Ready, NotReady: r.NotReady,
+		Node: r.Node,
+		Engine: sandbox.Features{
+			Name: e.GetName(), Version: e.GetVersion(), Build: e.GetBuild(), Pause: e.GetPause(),
+			CPU: sandbox.CPUFeatures(e.GetCpu()), GuestCPU: sandbox.CPUFeatures(e.GetGuestCpu()),
+		},
+		Bound: int(r.Bound), Ready: r.Ready, NotReady: r.NotReady,
 		Host: sandbox.HostState{
 			DiskFree: r.GetHost().GetDiskFree(), DiskTotal: r.GetHost().GetDiskTotal(),
 			MemoryFree: r.GetHost().GetMemoryFree(), MemoryTotal: r.GetHost().GetMemoryTotal(),

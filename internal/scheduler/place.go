@@ -6,8 +6,10 @@ package scheduler
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,34 +102,43 @@ func (s *Scheduler) Run(ctx context.Context) error {
 // Place implements sandbox.Placement. It compares up to sampled Nodes by these
 // properties, in this order: the Node reports; it has room; a Pool has an idle Boot of
 // the image and Shape; it can start the Boot sooner, by its queue and the fetch of the
-// image; it has more free memory. Nodes that are alike take turns.
-func (s *Scheduler) Place(ctx context.Context, image string, shape sandbox.Shape) ([]string, error) {
-	names := s.best(image, shape)
+// image; it has more free memory. Nodes that are alike take turns. Nodes that lack needed
+// CPU features are left out.
+func (s *Scheduler) Place(ctx context.Context, needs sandbox.BootNeeds) ([]string, error) {
+	names, lacking := s.best(needs)
 	if len(names) == 0 {
 		// The view may lack the first Node, or a Node whose Lease was renewed just now.
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
-		names = s.best(image, shape)
+		names, lacking = s.best(needs)
 	}
-	if len(names) == 0 {
+	switch {
+	case len(names) > 0:
+	case len(lacking) > 0:
+		return nil, lackCPU("no node", lacking, needs.CPU)
+	default:
 		return nil, noNode()
 	}
 	return names, nil
 }
 
 // PlaceElsewhere implements sandbox.Placement. It prefers Nodes as Place does.
-func (s *Scheduler) PlaceElsewhere(ctx context.Context, image string, shape sandbox.Shape, node string) (string, error) {
+func (s *Scheduler) PlaceElsewhere(ctx context.Context, needs sandbox.BootNeeds, node string) (string, error) {
 	if err := s.freshen(ctx); err != nil {
 		return "", err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sample := s.sample(image, shape, func(c *candidate) bool {
-		r := c.rank(image, shape)
+	sample, lacking := s.sample(needs, func(c *candidate) bool {
+		r := c.rank(needs)
 		return c.record.Name != node && !r.silent && !r.full
 	})
-	if len(sample) == 0 {
+	switch {
+	case len(sample) > 0:
+	case len(lacking) > 0:
+		return "", lackCPU("no other node with room", lacking, needs.CPU)
+	default:
 		return "", &sandbox.Error{Code: sandbox.Exhausted, Detail: "no other node has room for the sandbox", RetryAfter: retryAfter}
 	}
 	sample[0].placed++
@@ -174,37 +185,59 @@ func noNode() error {
 	return &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is available to run the sandbox", RetryAfter: retryAfter}
 }
 
+// lackCPU says which CPU features each of the Nodes lacks. where tells which Nodes these are.
+func lackCPU(where string, lacking []*candidate, needs sandbox.CPUFeatures) error {
+	const shown = 3
+	var each []string
+	for _, c := range lacking[:min(shown, len(lacking))] {
+		each = append(each, fmt.Sprintf("%s lacks %s", c.record.Name, sandbox.ListCPUFeatures(c.report.Engine.CPU.Lacks(needs))))
+	}
+	if more := len(lacking) - shown; more > 0 {
+		each = append(each, fmt.Sprintf("and %d more", more))
+	}
+	return sandbox.Errorf(sandbox.Conflict, "%s has the CPU features that this state needs: %s", where, strings.Join(each, "; ")).WithCause(sandbox.ErrCPU)
+}
+
 // best returns up to tried Nodes with a valid Lease, best first; none when the view is
-// too old.
-func (s *Scheduler) best(image string, shape sandbox.Shape) []string {
+// too old. lacking are the Nodes that were left out for their CPU.
+func (s *Scheduler) best(needs sandbox.BootNeeds) (names []string, lacking []*candidate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isStale() {
-		return nil
+		return nil, nil
 	}
-	sample := s.sample(image, shape, func(*candidate) bool { return true })
-	var names []string
+	sample, lacking := s.sample(needs, func(*candidate) bool { return true })
 	for _, c := range sample[:min(tried, len(sample))] {
 		names = append(names, c.record.Name)
 	}
 	if len(sample) > 0 {
 		sample[0].placed++
 	}
-	return names
+	return names, lacking
 }
 
-// sample returns up to sampled Nodes that take Boots and that fits accepts, best first. s.mu
-// is held.
-func (s *Scheduler) sample(image string, shape sandbox.Shape, fits func(*candidate) bool) (sample []*candidate) {
-	takes := slices.DeleteFunc(s.live(), func(c *candidate) bool { return c.record.Draining || !fits(c) })
+// sample returns up to sampled Nodes that take Boots, that fits accepts and that have the
+// needed CPU features, best first. lacking are the Nodes that only lack features. s.mu is
+// held.
+func (s *Scheduler) sample(needs sandbox.BootNeeds, fits func(*candidate) bool) (sample, lacking []*candidate) {
+	var takes []*candidate
+	for _, c := range s.live() {
+		switch {
+		case c.record.Draining || !fits(c):
+		case len(c.report.Engine.CPU.Lacks(needs.CPU)) > 0:
+			lacking = append(lacking, c)
+		default:
+			takes = append(takes, c)
+		}
+	}
 	for i := range min(sampled, len(takes)) {
 		sample = append(sample, takes[(s.turn+i)%len(takes)])
 	}
 	s.turn++
 	slices.SortStableFunc(sample, func(a, b *candidate) int {
-		return a.rank(image, shape).compare(b.rank(image, shape))
+		return a.rank(needs).compare(b.rank(needs))
 	})
-	return sample
+	return sample, lacking
 }
 
 // A rank is the fitness of a Node for a Boot: a lower one is better.
@@ -233,17 +266,17 @@ func compareFlaws(a, b bool) int {
 	return -1
 }
 
-// rank rates a Node for a Boot of an image (empty: any) and Shape. Scheduler.mu is held.
-func (c *candidate) rank(image string, shape sandbox.Shape) rank {
+// rank rates a Node for a Boot. Scheduler.mu is held.
+func (c *candidate) rank(needs sandbox.BootNeeds) rank {
 	if c.reported.IsZero() || time.Since(c.reported) > reportLife {
 		return rank{silent: true}
 	}
-	r := rank{full: c.report.Full, cold: !c.hasIdle(image, shape)}
+	r := rank{full: c.report.Full, cold: !c.hasIdle(needs.Image, needs.Shape)}
 	wait := c.report.Wait
 	if r.cold {
 		wait += time.Duration(c.placed) * startTook
 	}
-	if image != "" && !c.hasImage(image) {
+	if needs.Image != "" && !c.hasImage(needs.Image) {
 		wait += fetchTook
 	}
 	r.wait = wait.Truncate(waitStep)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,7 +50,7 @@ func TestPlace(t *testing.T) {
 			{"one of two", []sandbox.NodeRecord{lease("a", -1), lease("b", time.Second)}, nil, []string{"b"}, nil},
 			{"the store is away", nil, sandbox.Errorf(sandbox.Unavailable, "away"), nil, sandbox.Unavailable},
 		} {
-			got, err := New(&leases{nodes: tt.nodes, err: tt.err}, nil, nil).Place(t.Context(), "", sandbox.Shape{})
+			got, err := New(&leases{nodes: tt.nodes, err: tt.err}, nil, nil).Place(t.Context(), sandbox.BootNeeds{})
 			if !slices.Equal(got, tt.want) || !errors.Is(err, tt.code) {
 				t.Errorf("%s: %v, %v, want %v, %v", tt.name, got, err, tt.want, tt.code)
 			}
@@ -61,7 +62,7 @@ func TestNodesTakeTurns(t *testing.T) {
 	s := New(&leases{nodes: []sandbox.NodeRecord{lease("a", time.Hour), lease("b", time.Hour)}}, nil, nil)
 	first := map[string]int{}
 	for range 10 {
-		names, err := s.Place(t.Context(), "", sandbox.Shape{})
+		names, err := s.Place(t.Context(), sandbox.BootNeeds{})
 		if err != nil || len(names) != 2 {
 			t.Fatal(names, err)
 		}
@@ -78,7 +79,7 @@ func TestLeaseEndsBetweenReads(t *testing.T) {
 		store := &leases{nodes: []sandbox.NodeRecord{lease("a", time.Second), lease("b", time.Hour)}, slow: 600 * time.Millisecond}
 		s := New(store, nil, nil)
 		for _, want := range [][]string{{"a", "b"}, {"b"}} {
-			names, err := s.Place(t.Context(), "", sandbox.Shape{})
+			names, err := s.Place(t.Context(), sandbox.BootNeeds{})
 			slices.Sort(names)
 			if err != nil || !slices.Equal(names, want) {
 				t.Errorf("%v, %v, want %v", names, err, want)
@@ -102,7 +103,7 @@ func TestRunSparesTheStore(t *testing.T) {
 		synctest.Wait()
 		before := store.reads.Load()
 		for range 100 {
-			if _, err := s.Place(t.Context(), "", sandbox.Shape{}); err != nil {
+			if _, err := s.Place(t.Context(), sandbox.BootNeeds{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -115,7 +116,7 @@ func TestRunSparesTheStore(t *testing.T) {
 		}
 		// Without Run the view is stale, and Place reads the store.
 		time.Sleep(time.Minute)
-		if _, err := s.Place(t.Context(), "", sandbox.Shape{}); err != nil || store.reads.Load() == before {
+		if _, err := s.Place(t.Context(), sandbox.BootNeeds{}); err != nil || store.reads.Load() == before {
 			t.Errorf("Place with an old view: %v, %d reads", err, store.reads.Load()-before)
 		}
 	})
@@ -173,6 +174,9 @@ func running(t *testing.T, r *reports, names ...string) *Scheduler {
 // image is the digest of the image in tests.
 const image = "aa"
 
+// wanted is what most Boots in tests need.
+var wanted = sandbox.BootNeeds{Image: image, Shape: sandbox.DefaultShape()}
+
 func pool(idle int) []sandbox.PoolStats {
 	return []sandbox.PoolStats{{Template: "base", Image: image, Shape: sandbox.DefaultShape(), Idle: idle}}
 }
@@ -201,7 +205,7 @@ func TestPlaceByReports(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := running(t, &reports{of: tt.of}, "a", "b")
-				if got, err := s.Place(t.Context(), image, sandbox.DefaultShape()); err != nil || !slices.Equal(got, tt.want) {
+				if got, err := s.Place(t.Context(), wanted); err != nil || !slices.Equal(got, tt.want) {
 					t.Errorf("%v, %v, want %v", got, err, tt.want)
 				}
 			})
@@ -229,7 +233,7 @@ func TestPlaceElsewhere(t *testing.T) {
 				}
 				s := running(t, &reports{of: tt.of}, names...)
 				for range 20 { // whoever's turn it is
-					got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "a")
+					got, err := s.PlaceElsewhere(t.Context(), wanted, "a")
 					if got != tt.want || (tt.want == "") != errors.Is(err, sandbox.Exhausted) {
 						t.Fatalf("%q, %v, want %q", got, err, tt.want)
 					}
@@ -238,8 +242,52 @@ func TestPlaceElsewhere(t *testing.T) {
 		})
 	}
 	s := New(&leases{nodes: []sandbox.NodeRecord{lease("a", time.Hour)}}, nil, nil)
-	if got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "a"); !errors.Is(err, sandbox.Exhausted) {
+	if got, err := s.PlaceElsewhere(t.Context(), wanted, "a"); !errors.Is(err, sandbox.Exhausted) {
 		t.Errorf("where there is one node: %q, %v", got, err)
+	}
+}
+
+// Nodes that lack CPU features of a saved state are left out; a Node that reports none, or
+// nothing, counts as one with all. Where all lack some, the error says which.
+func TestPlaceByCPU(t *testing.T) {
+	cpu := func(features sandbox.CPUFeatures) sandbox.NodeStats {
+		return sandbox.NodeStats{Engine: sandbox.Features{CPU: features}}
+	}
+	needs := wanted
+	needs.CPU = "avx512bw avx512f sse"
+	const old sandbox.CPUFeatures = "avx sse"
+	for _, tt := range []struct {
+		name            string
+		of              map[string]sandbox.NodeStats
+		want, elsewhere string // names; empty: none
+		err             string
+	}{
+		{"one has them", map[string]sandbox.NodeStats{"a": cpu(old), "b": cpu(old), "c": cpu("avx avx512bw avx512f sse")}, "c", "c", ""},
+		{"one reports none", map[string]sandbox.NodeStats{"a": cpu(old), "b": cpu(old), "c": {}}, "c", "c", ""},
+		{"one is silent", map[string]sandbox.NodeStats{"a": cpu("sse"), "b": cpu("sse")}, "c", "", "b lacks avx512bw, avx512f"},
+		{"all lack some", map[string]sandbox.NodeStats{"a": cpu("avx512bw sse"), "b": cpu("sse"), "c": cpu("avx512f sse")}, "", "", "b lacks avx512bw, avx512f; c lacks avx512bw"},
+		{"the one with room lacks some", map[string]sandbox.NodeStats{
+			"a": {}, "b": cpu("sse"), "c": {Full: true, Engine: sandbox.Features{CPU: needs.CPU}},
+		}, "a c", "", "no other node with room has the CPU features that this state needs: b lacks"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := running(t, &reports{of: tt.of}, "a", "b", "c")
+				refused := func(err error) bool {
+					return errors.Is(err, sandbox.Conflict) && errors.Is(err, sandbox.ErrCPU) && strings.Contains(err.Error(), tt.err)
+				}
+				for range 5 { // whoever's turn it is
+					got, err := s.Place(t.Context(), needs)
+					if strings.Join(got, " ") != tt.want || (tt.want == "") != refused(err) {
+						t.Fatalf("%q, %v, want %q", got, err, tt.want)
+					}
+					other, err := s.PlaceElsewhere(t.Context(), needs, "a")
+					if other != tt.elsewhere || (tt.elsewhere == "") != refused(err) {
+						t.Fatalf("elsewhere %q, %v, want %q", other, err, tt.elsewhere)
+					}
+				}
+			})
+		})
 	}
 }
 
@@ -249,7 +297,7 @@ func TestPlaceElsewhereOnTheLast(t *testing.T) {
 		s := running(t, &reports{of: map[string]sandbox.NodeStats{"b": {}}}, "away", "b")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got, err := s.PlaceElsewhere(t.Context(), image, sandbox.DefaultShape(), "away"); got != "b" {
+		if got, err := s.PlaceElsewhere(t.Context(), wanted, "away"); got != "b" {
 			t.Errorf("%q, %v", got, err)
 		}
 	})
@@ -266,7 +314,7 @@ func TestNodesThatDrain(t *testing.T) {
 		{[]sandbox.NodeRecord{drains, lease("b", time.Hour)}, []string{"b"}},
 		{[]sandbox.NodeRecord{drains}, nil},
 	} {
-		got, err := New(&leases{nodes: tt.nodes}, nil, nil).Place(t.Context(), "", sandbox.Shape{})
+		got, err := New(&leases{nodes: tt.nodes}, nil, nil).Place(t.Context(), sandbox.BootNeeds{})
 		if !slices.Equal(got, tt.want) || (tt.want == nil) != errors.Is(err, sandbox.Exhausted) {
 			t.Errorf("%v, %v, want %v", got, err, tt.want)
 		}
@@ -280,7 +328,7 @@ func TestPlacedBootsCountUntilTheNextReport(t *testing.T) {
 		count := func(n int) map[string]int {
 			first := map[string]int{}
 			for range n {
-				names, err := s.Place(t.Context(), image, sandbox.DefaultShape())
+				names, err := s.Place(t.Context(), wanted)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -310,7 +358,7 @@ func TestASilentNodeDelaysNobody(t *testing.T) {
 		s := running(t, r, "a", "b", "silent")
 		began := time.Now()
 		for range 10 {
-			names, err := s.Place(t.Context(), image, sandbox.DefaultShape())
+			names, err := s.Place(t.Context(), wanted)
 			if err != nil || len(names) != 3 || names[2] != "silent" {
 				t.Fatal(names, err)
 			}
@@ -324,7 +372,7 @@ func TestASilentNodeDelaysNobody(t *testing.T) {
 		r.mu.Unlock()
 		time.Sleep(reportLife + refreshEvery)
 		for range 10 {
-			if names, err := s.Place(t.Context(), image, sandbox.DefaultShape()); err != nil || names[0] != "b" {
+			if names, err := s.Place(t.Context(), wanted); err != nil || names[0] != "b" {
 				t.Fatal(names, err)
 			}
 		}
@@ -343,7 +391,7 @@ func TestPlaceSamplesManyNodes(t *testing.T) {
 		s := running(t, r, names...)
 		first := map[string]int{}
 		for range 1000 {
-			got, err := s.Place(t.Context(), image, sandbox.DefaultShape())
+			got, err := s.Place(t.Context(), wanted)
 			if err != nil || len(got) != tried {
 				t.Fatal(got, err)
 			}

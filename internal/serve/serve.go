@@ -199,6 +199,15 @@ func (j *joined) nodeName() string {
 	return cmp.Or(j.cfg.NodeName, config.DefaultNode)
 }
 
+// hostName is the name of this host in the engine's errors: the name of its node, unless
+// that is the default. Empty: none.
+func hostName(cfg config.Config) string {
+	if cfg.NodeName == config.DefaultNode {
+		return ""
+	}
+	return cfg.NodeName
+}
+
 func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 	roots, err := j.cfg.ReadRoots()
 	if err != nil {
@@ -211,7 +220,7 @@ func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 		},
 		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
-		Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
+		Host: hostName(j.cfg), Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
 	}); err != nil {
 		return fmt.Errorf("reach the engine: %w", err)
 	}

@@ -95,7 +95,7 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	if home != "" { // the Node that has the Volumes
 		return sb, []string{home}, quota, nil
 	}
-	nodes, err = m.placement.Place(ctx, sb.Image, sb.Shape)
+	nodes, err = m.placement.Place(ctx, sandbox.BootNeeds{Image: sb.Image, Shape: sb.Shape})
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}

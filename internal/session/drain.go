@@ -135,6 +135,9 @@ func (m *Manager) drain(ctx context.Context, tried *retries) error {
 				return nil
 			}
 			tried.fail(sb.ID, min(firstDrainRetry<<min(failed, 10), lastDrainRetry))
+			if errors.Is(err, sandbox.ErrCPU) { // waiting does not help
+				m.log.WarnContext(ctx, "a sandbox cannot leave its node", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
+			}
 			if isNowhere(err) {
 				return nil // until another Node has room; the operator sees the numbers
 			}
@@ -191,7 +194,7 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 // paused unless both fail, or this process ends in between. So programs that gateways follow
 // continue for their clients. Its deadline stays.
 func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
-	node, err := m.placeElsewhere(ctx, sb)
+	node, err := m.placeElsewhere(ctx, sb, m.neededCPU(ctx, sb))
 	if err != nil {
 		return err // it is not frozen in vain
 	}
@@ -227,6 +230,21 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
 	}
 	m.observe("move", err, began)
 	return err
+}
+
+// neededCPU returns the CPU features that a state of a running Sandbox will need, as far as
+// they are known before it is saved; empty: not known.
+func (m *Manager) neededCPU(ctx context.Context, sb sandbox.Sandbox) sandbox.CPUFeatures {
+	if sb.Snapshot != "" { // its Boot was saved as this or restored from it, unless it has files alone
+		if snap, err := m.store.SnapshotByID(ctx, sb.Snapshot); err != nil || snap.Memory {
+			return snap.CPU
+		}
+	}
+	stats, err := m.nodes.Stats(ctx, sb.Boot.Node)
+	if err != nil {
+		return ""
+	}
+	return stats.Engine.GuestCPU
 }
 
 // stopWithin is stopPaused, within stopLimit and also after ctx has ended.

@@ -47,8 +47,8 @@ type snapshotCopy struct {
 
 // startSaved starts the Boot of a Sandbox from its Snapshot, and returns the record, which
 // may have changed, also with an error. The Node that keeps the Snapshot is the first
-// choice. If it has no room, drains or is away, the Boot starts on another Node from a copy
-// of the Snapshot. If it has lost the Snapshot, it fetches a copy. Callers call release once
+// choice. If it has no room, drains, is away or lacks CPU features that the Snapshot needs,
+// the Boot starts on another Node from a copy of the Snapshot. If it has lost the Snapshot, it fetches a copy. Callers call release once
 // the Sandbox is recorded as running. They hold the Snapshot, which the Sandbox may leave.
 func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, _ sandbox.Started, release func(), _ error) {
 	here := func() (sandbox.Sandbox, sandbox.Started, func(), error) {
@@ -66,7 +66,7 @@ func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox
 	if !leave {
 		there, started, release, err := here()
 		switch {
-		case errors.Is(err, sandbox.Exhausted):
+		case errors.Is(err, sandbox.Exhausted), errors.Is(err, sandbox.ErrCPU):
 		case errors.Is(err, sandbox.NotFound) && m.isMissing(ctx, sb):
 			move = func(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, func(), error) {
 				return m.moveStateTo(ctx, sb, node)
@@ -112,6 +112,8 @@ func awayError(err, moveErr error) error {
 	c := *e
 	c.Cause = errors.Join(err, moveErr)
 	switch {
+	case errors.Is(moveErr, sandbox.ErrCPU):
+		c.Detail = "the node of the sandbox is away, and " + detailOf(moveErr)
 	case isNowhere(moveErr):
 		c.Detail = "the node of the sandbox is away, and no other node takes the sandbox"
 	case errors.Is(moveErr, sandbox.NotFound), errors.Is(moveErr, sandbox.Unsupported):
@@ -120,6 +122,14 @@ func awayError(err, moveErr error) error {
 		c.Detail = "the node of the sandbox is away, and its state cannot be fetched at the moment"
 	}
 	return &c
+}
+
+// detailOf returns the Detail of the Error in err, or err's text.
+func detailOf(err error) string {
+	if e := (*sandbox.Error)(nil); errors.As(err, &e) {
+		return e.Detail
+	}
+	return err.Error()
 }
 
 // isMissing reports whether the Node of a Sandbox has lost its Snapshot.
@@ -149,7 +159,11 @@ func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 	if m.isTied(sb) {
 		return sandbox.Sandbox{}, nil, errNowhere
 	}
-	node, err := m.placeElsewhere(ctx, sb)
+	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
+	if err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	node, err := m.placeElsewhere(ctx, sb, snap.CPU)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
@@ -189,14 +203,15 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 	return moved, release, nil
 }
 
-// placeElsewhere chooses a Node for a Sandbox other than its own. It returns errNowhere
-// if no other Node can take it. Volumes tie a Sandbox to their Node.
-func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox) (string, error) {
+// placeElsewhere chooses a Node for a Sandbox other than its own, with the CPU features that
+// its state needs. It returns errNowhere if no other Node can take it. Volumes tie a Sandbox
+// to their Node.
+func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox, cpu sandbox.CPUFeatures) (string, error) {
 	if len(sb.Volumes) > 0 {
 		return "", errNowhere
 	}
-	node, err := m.placement.PlaceElsewhere(ctx, sb.Image, sb.Shape, sb.Boot.Node)
-	if errors.Is(err, sandbox.Exhausted) {
+	node, err := m.placement.PlaceElsewhere(ctx, sandbox.BootNeeds{Image: sb.Image, Shape: sb.Shape, CPU: cpu}, sb.Boot.Node)
+	if errors.Is(err, sandbox.Exhausted) || errors.Is(err, sandbox.ErrCPU) {
 		err = errors.Join(errNowhere, err)
 	}
 	return node, err
@@ -253,7 +268,7 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 	to.ID, to.Parent = sandbox.NewSnapshotID(), snap.ID
 	to.Name, to.Kept, to.Layer, to.UsedAt = "", false, "", time.Time{}
 	to.State, to.CreatedAt, to.Node = sandbox.SnapshotSaving, now(), key.node
-	to.Bytes, to.Build, to.Digest, to.Version = 0, "", "", 0
+	to.Bytes, to.Build, to.Digest, to.CPU, to.Version = 0, "", "", "", 0
 	unhold := m.hold(to.ID)
 	made, err := m.copyState(ctx, snap, to)
 	if err == nil {
@@ -295,7 +310,7 @@ func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (san
 			return copied, err
 		}
 	}
-	saved, fetchErr := m.nodes.FetchSaved(ctx, to.Node, sandbox.FetchRequest{Tenant: from.Tenant, From: from.ID, Image: from.Image, Snapshot: to.ID})
+	saved, fetchErr := m.nodes.FetchSaved(ctx, to.Node, sandbox.FetchRequest{Tenant: from.Tenant, From: from.ID, Image: from.Image, Snapshot: to.ID, CPU: from.CPU})
 	if fetchErr != nil {
 		return sandbox.Snapshot{}, errors.Join(err, fetchErr)
 	}

@@ -16,8 +16,14 @@ import (
 // onTwo runs a test over the Nodes a and b, with a Manager that runs.
 func onTwo(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
+	on(t, []string{"a", "b"}, test)
+}
+
+// on runs a test over Nodes, with a Manager that runs.
+func on(t *testing.T, nodes []string, test func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newWorld(t, nodes...)
 		defer w.close()
 		w.run()
 		synctest.Wait()

@@ -57,7 +57,7 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 			return sandbox.Snapshot{}, err
 		}
 	}
-	nodes, err := m.placement.Place(ctx, snap.Image, snap.Shape)
+	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Image: snap.Image, Shape: snap.Shape, CPU: snap.CPU})
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}
@@ -132,7 +132,7 @@ func (m *Manager) received(ctx context.Context, snap sandbox.Snapshot, saved san
 	if saved.Image != snap.Image || !saved.Shape.Covers(snap.Shape) || saved.Memory != snap.Memory {
 		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the head of the file does not match its snapshot")
 	}
-	snap.State, snap.Bytes, snap.Build, snap.Digest = sandbox.SnapshotReady, saved.Bytes, saved.Build, saved.Digest
+	snap.State, snap.Bytes, snap.Build, snap.Digest, snap.CPU = sandbox.SnapshotReady, saved.Bytes, saved.Build, saved.Digest, saved.CPU
 	if snap, err = m.store.UpdateSnapshot(ctx, snap); err != nil {
 		return sandbox.Snapshot{}, err
 	}

@@ -125,6 +125,8 @@ type nodes interface {
 	sandbox.NodeBoots
 	sandbox.NodeSaves
 	sandbox.NodeVolumes
+	// Of sandbox.NodeReports.
+	Stats(ctx context.Context, node string) (sandbox.NodeStats, error)
 }
 
 // Manager is the session manager. It implements sandbox.Sandboxes. Use New. Only one

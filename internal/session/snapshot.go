@@ -264,7 +264,7 @@ func (m *Manager) whyNotSaved(ctx context.Context, id string, err error) error {
 
 // saved records snap as ready.
 func (m *Manager) saved(ctx context.Context, snap sandbox.Snapshot, s sandbox.Saved) (sandbox.Snapshot, error) {
-	snap.State, snap.Bytes, snap.Memory, snap.Build, snap.Digest = sandbox.SnapshotReady, s.Bytes, s.Memory, s.Build, s.Digest
+	snap.State, snap.Bytes, snap.Memory, snap.Build, snap.Digest, snap.CPU = sandbox.SnapshotReady, s.Bytes, s.Memory, s.Build, s.Digest, s.CPU
 	return m.store.UpdateSnapshot(ctx, snap)
 }
 

@@ -28,11 +28,13 @@ func TestSuite(t *testing.T) {
 func TestNodesInMemory(t *testing.T) {
 	nodetest.Run(t, func(*testing.T) nodetest.World {
 		n := newNodes(local)
+		n.setCPU(local, "avx sse")
 		of := func(bootID string) sandbox.Sandbox { return sandbox.Sandbox{Boot: sandbox.Boot{ID: bootID}} }
 		return nodetest.World{
 			Name: local, Image: savedImage, NodeBoots: n, NodeSaves: n, NodeVolumes: n, Replicate: n.copyOut,
 			Remember: func(bootID, value string) { n.remember(of(bootID), value) },
 			Recall:   func(bootID string) string { return n.recall(of(bootID)) },
+			Need:     func(snapshot, feature string) { n.need(local, snapshot, feature) },
 		}
 	})
 }

@@ -42,6 +42,7 @@ type ports interface {
 	sandbox.NodeBoots
 	sandbox.NodeSaves
 	sandbox.NodeVolumes
+	Stats(ctx context.Context, node string) (sandbox.NodeStats, error)
 }
 
 // nodes are a Manager's Nodes in memory: their Boots, and faults of their calls.
@@ -63,6 +64,9 @@ type nodes struct {
 	files    map[string]string                        // content of each Volume, by ID
 	// reportsFull are the nodes that report no room; by themselves they refuse nothing.
 	reportsFull map[string]bool
+	cpu         map[string]sandbox.CPUFeatures // by node
+	bootCPU     map[string]sandbox.CPUFeatures // that a Boot sees
+	carried     map[string]int                 // exports that were begun, by node
 	faults      faults
 }
 
@@ -70,6 +74,7 @@ type nodes struct {
 type savedBoot struct {
 	boot, memory string
 	tenant       sandbox.TenantID
+	cpu          sandbox.CPUFeatures
 }
 
 // savedImage is the image of every Boot.
@@ -106,6 +111,7 @@ func newNodes(names ...string) *nodes {
 		boots: map[string]map[string]sandbox.BoundBoot{}, seen: map[string]map[string]int64{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
 		saved: map[string]map[string]savedBoot{}, replicas: map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
 		files: map[string]string{}, reportsFull: map[string]bool{},
+		cpu: map[string]sandbox.CPUFeatures{}, bootCPU: map[string]sandbox.CPUFeatures{}, carried: map[string]int{},
 	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
@@ -182,6 +188,10 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 	if req.From != "" && !ok {
 		return sandbox.Started{}, sandbox.Errorf(sandbox.NotFound, "no saved state %s", req.From)
 	}
+	if err := n.cpu[node].Admit(from.cpu, node); err != nil {
+		return sandbox.Started{}, err
+	}
+	n.bootCPU[started.BootID] = cmp.Or(from.cpu, n.cpu[node])
 	delete(n.boots[node], there.BootID) // an older Boot of the Sandbox
 	n.memory[started.BootID] = from.memory
 	n.boots[node][started.BootID] = boundBy(started.BootID, req.Binding)
@@ -290,14 +300,19 @@ func (n *nodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (s
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another boot was saved as %s", r.Snapshot)
 	}
 	if !ok {
-		n.saved[node][r.Snapshot] = savedBoot{boot: r.Boot.BootID, memory: n.memory[r.Boot.BootID], tenant: r.Boot.Tenant}
+		s := savedBoot{boot: r.Boot.BootID, memory: n.memory[r.Boot.BootID], tenant: r.Boot.Tenant}
+		if r.Memory {
+			s.cpu = n.bootCPU[r.Boot.BootID]
+		}
+		n.saved[node][r.Snapshot] = s
 	}
 	if n.faults.onSaved != nil {
 		if err := n.faults.onSaved(r); err != nil {
 			return sandbox.Saved{}, err
 		}
 	}
-	return sandbox.Saved{Bytes: 1000, Memory: r.Memory, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+	saved := sandbox.Saved{Bytes: 1000, Memory: r.Memory, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d", CPU: n.saved[node][r.Snapshot].cpu}
+	return saved, ctx.Err()
 }
 
 func (n *nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
@@ -333,11 +348,14 @@ func (n *nodes) FetchSaved(ctx context.Context, node string, r sandbox.FetchRequ
 	if !ok || state.tenant != r.Tenant {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", r.From)
 	}
+	if err := n.cpu[node].Admit(r.CPU, node); err != nil {
+		return sandbox.Saved{}, err
+	}
 	if _, taken := n.saved[node][r.Snapshot]; taken {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Snapshot)
 	}
 	n.saved[node][r.Snapshot] = state
-	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: r.Image, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: r.Image, Shape: sandbox.DefaultShape(), Digest: "d", CPU: state.cpu}, ctx.Err()
 }
 
 // copyOut replicates all states of the nodes.
@@ -401,12 +419,18 @@ func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool
 	if !ok {
 		return sandbox.Errorf(sandbox.NotFound, "no saved state %s", snapshot)
 	}
-	_, err := io.WriteString(w, exportedMemory+s.memory)
+	n.carried[node]++
+	text := exportedMemory + s.memory
+	if s.cpu != "" {
+		text = exportedCPU + string(s.cpu) + "\n" + text
+	}
+	_, err := io.WriteString(w, text)
 	return err
 }
 
-// exportedMemory precedes the memory in an exported file.
-const exportedMemory = "memory: "
+// exportedMemory precedes the memory in an exported file, and exportedCPU the features on a
+// line before, if there are any.
+const exportedMemory, exportedCPU = "memory: ", "cpu: "
 
 func (n *nodes) ImportSaved(ctx context.Context, node string, of sandbox.TenantID, snapshot, _ string, r io.Reader) (sandbox.Saved, error) {
 	raw, err := io.ReadAll(r)
@@ -427,12 +451,20 @@ func (n *nodes) ImportSaved(ctx context.Context, node string, of sandbox.TenantI
 	if _, there := n.saved[node][snapshot]; there {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "there is a saved state %s", snapshot)
 	}
-	memory, ok := strings.CutPrefix(string(raw), exportedMemory)
+	text, cpu := string(raw), ""
+	if rest, has := strings.CutPrefix(text, exportedCPU); has {
+		cpu, text, _ = strings.Cut(rest, "\n")
+	}
+	features := sandbox.CPUFeatures(cpu)
+	if err := n.cpu[node].Admit(features, node); err != nil {
+		return sandbox.Saved{}, err
+	}
+	memory, ok := strings.CutPrefix(text, exportedMemory)
 	if !ok {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot")
 	}
-	n.saved[node][snapshot] = savedBoot{memory: memory, tenant: of}
-	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+	n.saved[node][snapshot] = savedBoot{memory: memory, tenant: of, cpu: features}
+	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d", CPU: features}, ctx.Err()
 }
 
 // remember puts a value into a Boot's memory; recall returns it.
@@ -526,30 +558,79 @@ func (n *nodes) put(node string, b sandbox.BoundBoot) {
 	n.boots[node][b.BootID] = b
 }
 
-// placed is a Placement with a fixed answer. For a Boot elsewhere it knows which Nodes
-// are away or full.
+// Stats reports the CPU features of a Node.
+func (n *nodes) Stats(_ context.Context, node string) (sandbox.NodeStats, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return sandbox.NodeStats{Node: node, Engine: sandbox.Features{CPU: n.cpu[node], GuestCPU: n.cpu[node]}}, n.reach(node)
+}
+
+// setCPU sets the CPU features of a Node, as if it were started again on another machine.
+func (n *nodes) setCPU(node string, features sandbox.CPUFeatures) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cpu[node] = features
+}
+
+// need makes a saved state need one more CPU feature.
+func (n *nodes) need(node, snapshot, feature string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.saved[node][snapshot]
+	s.cpu = sandbox.NewCPUFeatures(append(s.cpu.Names(), feature)...)
+	n.saved[node][snapshot] = s
+}
+
+// exportsOf returns the number of exports that a Node has begun.
+func (n *nodes) exportsOf(node string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.carried[node]
+}
+
+// placed is a Placement with a fixed answer, without the Nodes that lack CPU features. For a
+// Boot elsewhere it knows which Nodes are away or full.
 type placed struct {
 	names []string
 	nodes *nodes
 }
 
-func (p placed) Place(context.Context, string, sandbox.Shape) ([]string, error) {
-	if len(p.names) == 0 {
-		return nil, sandbox.Errorf(sandbox.Exhausted, "no node is available")
+func (p placed) Place(_ context.Context, needs sandbox.BootNeeds) (names []string, _ error) {
+	p.nodes.mu.Lock()
+	defer p.nodes.mu.Unlock()
+	err := sandbox.Errorf(sandbox.Exhausted, "no node is available")
+	for _, name := range p.names {
+		if len(p.nodes.cpu[name].Lacks(needs.CPU)) > 0 {
+			err = noCPU()
+			continue
+		}
+		names = append(names, name)
 	}
-	return slices.Clone(p.names), nil
+	if len(names) == 0 {
+		return nil, err
+	}
+	return names, nil
+}
+
+func noCPU() *sandbox.Error {
+	return sandbox.Errorf(sandbox.Conflict, "no node has the CPU features that this state needs").WithCause(sandbox.ErrCPU)
 }
 
 // PlaceElsewhere implements sandbox.Placement.
-func (p placed) PlaceElsewhere(_ context.Context, _ string, _ sandbox.Shape, node string) (string, error) {
+func (p placed) PlaceElsewhere(_ context.Context, needs sandbox.BootNeeds, node string) (string, error) {
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
+	err := sandbox.Errorf(sandbox.Exhausted, "no other node has room")
 	for _, name := range p.names {
-		if name != node && !p.nodes.away[name] && !p.nodes.reportsFull[name] {
+		switch {
+		case name == node || p.nodes.away[name] || p.nodes.reportsFull[name]:
+		case len(p.nodes.cpu[name].Lacks(needs.CPU)) > 0:
+			err = noCPU()
+		default:
 			return name, nil
 		}
 	}
-	return "", sandbox.Errorf(sandbox.Exhausted, "no other node has room")
+	return "", err
 }
 
 type images struct{}

@@ -370,7 +370,7 @@ func stolenNode(t *testing.T, r *rig.Roles, c *rig.Client) {
 	usedErr := manager.Used(t.Context(), []sandbox.Use{{SandboxID: id}})
 	placement := rpc.NewPlacement("https://"+r.Addrs["scheduler"], self)
 	defer placement.Close()
-	_, placeErr := placement.Place(t.Context(), "", sandbox.DefaultShape())
+	_, placeErr := placement.Place(t.Context(), sandbox.BootNeeds{Shape: sandbox.DefaultShape()})
 	for name, err := range map[string]error{"Get": getErr, "List": listErr, "End": endErr, "Used": usedErr, "Place": placeErr} {
 		if sandbox.CodeOf(err) != sandbox.Denied {
 			t.Errorf("%s by a node: %v", name, err)

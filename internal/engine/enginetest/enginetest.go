@@ -96,6 +96,7 @@ var pauseCases = []testCase{
 	{"a save given up leaves nothing", saveCanceled},
 	{"a boot starts for less than was saved", startForLess},
 	{"what cannot be started from is refused", startFromRefused},
+	{"a state that needs more than the CPU has is refused", lackingCPU},
 	{"saved states are listed and deleted", deleteSaved},
 	{"what is exported is imported", exportAndImport},
 	{"what is not whole is not imported", importRefused},

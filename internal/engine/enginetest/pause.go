@@ -1,9 +1,11 @@
 package enginetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +24,9 @@ type Pause struct {
 	// WriteFile and ReadFile do so with a file.
 	WriteFile func(t *testing.T, e sandbox.Engine, id, value string)
 	ReadFile  func(t *testing.T, e sandbox.Engine, id string) string
+	// Need makes a saved state need one more CPU feature; nil: states do not stay on the
+	// host.
+	Need func(t *testing.T, e sandbox.Engine, name, feature string)
 	// Damage corrupts a saved state.
 	Damage func(t *testing.T, e sandbox.Engine, name string)
 }
@@ -354,6 +359,48 @@ func startFromRefused(t *testing.T, s *suite) {
 		}
 		s.gone(t, id)
 	}
+	s.asked(t, origin)
+}
+
+// lackingCPU: a state with memory records the CPU features that its Boot saw. One that
+// needs a feature which this host lacks is refused, with its name.
+func lackingCPU(t *testing.T, s *suite) {
+	f, err := s.engine.Probe(t.Context())
+	if err != nil || f.CPU == "" || f.GuestCPU == "" || f.CPU.Check() != nil || len(f.CPU.Lacks(f.GuestCPU)) > 0 {
+		t.Fatalf("Probe = %+v, %v, want CPU features", f, err)
+	}
+	origin := s.start(t)
+	s.Pause.Remember(t, s.engine, origin, "one")
+	name, saved := s.save(t, origin, true)
+	files, savedFiles := s.save(t, origin, false)
+	if saved.CPU != f.GuestCPU || savedFiles.CPU != "" {
+		t.Errorf("saved with the CPU features %q, and files alone with %q, want %q and none", saved.CPU, savedFiles.CPU, f.GuestCPU)
+	}
+	restored := s.from(t, name)
+	if _, again := s.save(t, restored, true); again.CPU != saved.CPU {
+		t.Errorf("a restored boot is saved with %q, want %q", again.CPU, saved.CPU)
+	}
+	if s.Pause.Need == nil {
+		return
+	}
+	const feature = "imaginary"
+	s.Pause.Need(t, s.engine, name, feature)
+	out := s.export(t, name)
+	spec := s.spec()
+	spec.From = name
+	id := sandbox.NewBootID()
+	before, err := s.pauser().ListSaved(t.Context())
+	codetest.OK(t, "ListSaved", err)
+	_, importErr := s.porter(t).ImportSaved(t.Context(), sandbox.NewSnapshotID(), bytes.NewReader(out))
+	for what, err := range map[string]error{"Start": s.engine.Start(t.Context(), id, spec), "ImportSaved": importErr} {
+		codetest.Want(t, what+" of what needs another CPU", err, sandbox.Conflict)
+		if !errors.Is(err, sandbox.ErrCPU) || !strings.Contains(err.Error(), feature) || strings.Contains(err.Error(), "sse") {
+			t.Errorf("%s of what needs another CPU = %v, want one that names %s alone", what, err, feature)
+		}
+	}
+	s.gone(t, id)
+	s.lists(t, before...)
+	s.asked(t, s.from(t, files))
 	s.asked(t, origin)
 }
 

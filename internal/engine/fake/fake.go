@@ -19,6 +19,9 @@ import (
 // Image is the only image of an Engine when New is given none.
 const Image = "sha256:fake"
 
+// DefaultCPU are the CPU features of a new Engine's host.
+const DefaultCPU sandbox.CPUFeatures = "avx sse"
+
 // Hooks let a test make an Engine slow or make it fail. Fields may be nil; they are set
 // before the Engine is used.
 type Hooks struct {
@@ -46,7 +49,10 @@ type Hooks struct {
 // Engine is a sandbox.Engine in memory. Use New. Its methods are safe for
 // concurrent use.
 type Engine struct {
-	Hooks  Hooks
+	Hooks Hooks
+	// CPU are the features that the host reports; New sets DefaultCPU. Set it before the
+	// Engine is used. Empty: the host reports none, and starts from any state.
+	CPU    sandbox.CPUFeatures
 	images []string
 	host   *host
 	events chan sandbox.BootEvent
@@ -78,7 +84,7 @@ func open(h *host, images []string) *Engine {
 	if len(images) == 0 {
 		images = []string{Image}
 	}
-	e := &Engine{images: images, host: h, events: make(chan sandbox.BootEvent, 4096)}
+	e := &Engine{CPU: DefaultCPU, images: images, host: h, events: make(chan sandbox.BootEvent, 4096)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.watcher = e
@@ -95,13 +101,13 @@ func (e *Engine) hasImage(image string) bool {
 // be used again.
 func (e *Engine) Reopen() *Engine {
 	again := open(e.host, e.images)
-	again.Hooks = e.Hooks
+	again.Hooks, again.CPU = e.Hooks, e.CPU
 	return again
 }
 
 // Probe implements sandbox.Engine.
 func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
-	return sandbox.Features{Name: "fake", Version: "1", Build: build, Pause: true}, ctx.Err()
+	return sandbox.Features{Name: "fake", Version: "1", Build: build, Pause: true, CPU: e.CPU, GuestCPU: e.CPU}, ctx.Err()
 }
 
 // Start implements sandbox.Engine.
@@ -118,6 +124,9 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 	}
 	if spec.From != "" {
 		spec.Shape = from.Shape
+		if err := e.admitCPU(from.CPU); err != nil {
+			return err
+		}
 	}
 	if !e.hasImage(spec.Image) {
 		return sandbox.Errorf(sandbox.NotFound, "no such image")
@@ -134,7 +143,11 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	e.host.add(newBoot(id, spec, from))
+	b := newBoot(id, spec, from)
+	if !from.Memory {
+		b.cpu = e.CPU
+	}
+	e.host.add(b)
 	if e.Hooks.Started != nil {
 		e.Hooks.Started(id)
 	}
@@ -370,6 +383,7 @@ func (e *Engine) Close() {
 type boot struct {
 	id    string
 	spec  sandbox.BootSpec
+	cpu   sandbox.CPUFeatures // that its processes see
 	guest *Guest
 	ports *listener // of the Guest's control service
 	done  chan struct{}
@@ -386,7 +400,7 @@ type boot struct {
 func newBoot(id string, spec sandbox.BootSpec, from saved) *boot {
 	b := &boot{id: id, spec: spec, ports: newListener(), done: make(chan struct{}), network: sandbox.NetworkNone, limits: spec.Shape.Limits()}
 	b.guest = &Guest{state: from.state.clone()}
-	b.held = from.Memory
+	b.held, b.cpu = from.Memory, from.CPU
 	b.wg.Go(func() { b.guest.serve(b.ports) })
 	return b
 }

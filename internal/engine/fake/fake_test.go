@@ -40,6 +40,7 @@ func TestEngine(t *testing.T) {
 			ReadFile: func(_ *testing.T, e sandbox.Engine, id string) string {
 				return e.(*fake.Engine).Guest(id).ReadFile("value")
 			},
+			Need:   func(_ *testing.T, e sandbox.Engine, name, feature string) { e.(*fake.Engine).Need(name, feature) },
 			Damage: func(_ *testing.T, e sandbox.Engine, name string) { e.(*fake.Engine).Damage(name) },
 		},
 	})

@@ -73,6 +73,9 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbo
 	}
 	s := saved{boot: id, state: b.guest.copyState(memory)}
 	s.Saved = sandbox.Saved{Bytes: 1 << 20, Memory: memory, Build: build, Image: b.spec.Image, Shape: b.spec.Shape, Digest: "sha256:" + name}
+	if memory {
+		s.CPU = b.cpu
+	}
 	return e.host.keep(name, s)
 }
 
@@ -140,6 +143,13 @@ func (e *Engine) ListSaved(ctx context.Context) ([]string, error) {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
 	return slices.Sorted(maps.Keys(e.host.saved)), ctx.Err()
+}
+
+func (e *Engine) admitCPU(needs sandbox.CPUFeatures) error { return e.CPU.Admit(needs, "this host") }
+
+// Need makes a saved state need one more CPU feature.
+func (e *Engine) Need(name, feature string) {
+	e.change(name, func(s *saved) { s.CPU = sandbox.NewCPUFeatures(append(s.CPU.Names(), feature)...) })
 }
 
 // Damage marks a saved state as damaged.

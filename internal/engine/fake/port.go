@@ -60,6 +60,9 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	if !x.Image && !e.hasImage(x.Saved.Image) || x.Saved.Build != build {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the snapshot needs an image or build that is not here")
 	}
+	if err := e.admitCPU(x.Saved.CPU); err != nil {
+		return sandbox.Saved{}, err
+	}
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
 	if _, taken := e.host.saved[name]; taken {
@@ -84,6 +87,9 @@ func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sand
 	s, ok := e.host.replicas[from]
 	if !ok || s.group != group {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", from)
+	}
+	if err := e.admitCPU(s.CPU); err != nil {
+		return sandbox.Saved{}, err
 	}
 	if _, taken := e.host.saved[name]; taken {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)

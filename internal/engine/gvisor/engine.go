@@ -36,6 +36,8 @@ type Config struct {
 	// the unused time after which a state is packed. Both zero: no state is packed.
 	SavedCache int64
 	PackAfter  time.Duration
+	// Host is the name of this host in errors; empty: "this host".
+	Host string
 	// Spares is how many empty sentries may wait for the next starts.
 	Spares int
 	// Revoked returns the newest list of revoked sentry hosts of the cluster, as JSON that
@@ -175,7 +177,7 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
 	if err != nil {
 		return sandbox.Features{}, err
 	}
-	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion}, nil
+	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion, CPU: host.Info.CPU, GuestCPU: host.Info.CPU}, nil
 }
 
 // List returns the running Boots.

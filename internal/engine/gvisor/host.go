@@ -383,6 +383,9 @@ func (e *Engine) hostFor(ctx context.Context, from string) (h *host, revoke func
 		return nil, nil, err
 	}
 	home, err := own.Home(ctx, from)
+	if err == nil {
+		err = e.admitCPU(own, home.CPU)
+	}
 	if err != nil || home.Build == "" {
 		return e.own, nothing, err
 	}

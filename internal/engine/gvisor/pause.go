@@ -20,6 +20,11 @@ func (e *Engine) pausing(ctx context.Context, h *host) (*sentryhost.Client, erro
 	return c, err
 }
 
+// admitCPU returns Conflict if this host lacks CPU features that a saved state needs.
+func (e *Engine) admitCPU(own *sentryhost.Client, needs sandbox.CPUFeatures) error {
+	return own.Info.CPU.Admit(needs, cmp.Or(e.cfg.Host, "this host"))
+}
+
 // Freeze stops a Boot.
 func (e *Engine) Freeze(ctx context.Context, id string) error {
 	return e.setFrozen(ctx, id, true, (*sentryhost.Client).Freeze)

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/enginetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
 )
@@ -118,6 +120,7 @@ func pause(dir string) *enginetest.Pause {
 			bind(t, e, id)
 			return sh(t, e, id, "cat /workspace/value")
 		},
+		Need: func(t *testing.T, _ sandbox.Engine, name, feature string) { need(t, dir, name, feature) },
 		Damage: func(t *testing.T, _ sandbox.Engine, name string) {
 			files, err := filepath.Glob(filepath.Join(dir, "saved", name, "*.*"))
 			if err != nil || len(files) < 2 {
@@ -129,6 +132,27 @@ func pause(dir string) *enginetest.Pause {
 				}
 			}
 		},
+	}
+}
+
+// need makes a saved state need one more CPU feature, in its manifest on the disk.
+func need(t *testing.T, dir, name, feature string) {
+	t.Helper()
+	path := filepath.Join(dir, "saved", name, sentryhost.ManifestName)
+	var m sentryhost.Manifest
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.CPU = sandbox.NewCPUFeatures(append(m.CPU.Names(), feature)...)
+	if raw, err = json.Marshal(m); err == nil {
+		err = os.WriteFile(path, raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -46,7 +46,7 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 			f.Close()
 		}
 	}()
-	sizes, err := sizesOf(proof)
+	_, sizes, err := contentOf(proof)
 	if image && err == nil {
 		sizes = append(sizes, proof.ImageBytes)
 	}
@@ -76,20 +76,18 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 	return nil
 }
 
-// sizesOf returns the size of each file of a state, in bytes.
-func sizesOf(p sentryhost.Proof) ([]int64, error) {
-	var m sentryhost.Manifest
+// contentOf returns the manifest of a state, and the size of each of its files, in bytes.
+func contentOf(p sentryhost.Proof) (m sentryhost.Manifest, sizes []int64, err error) {
 	if err := json.Unmarshal(p.Manifest, &m); err != nil {
-		return nil, err
+		return m, nil, err
 	}
-	var sizes []int64
 	for _, f := range m.Files {
 		if f.Bytes < 0 {
-			return nil, errors.New("a file has a negative size")
+			return m, nil, errors.New("a file has a negative size")
 		}
 		sizes = append(sizes, f.Bytes)
 	}
-	return sizes, nil
+	return m, sizes, m.CPU.Check()
 }
 
 // copyAll copies r until its end, or until ctx ends.
@@ -123,8 +121,11 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 		return sandbox.Saved{}, err
 	}
 	in := bufio.NewReaderSize(r, carried)
-	proof, sizes, err := readProof(in)
+	proof, m, sizes, err := readProof(in)
 	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if err := e.admitCPU(host, m.CPU); err != nil {
 		return sandbox.Saved{}, err
 	}
 	total := proof.ImageBytes
@@ -183,30 +184,30 @@ func notExported(cause error) error {
 	return sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot").WithCause(cause)
 }
 
-// readProof reads the Proof before the files, and the files' sizes.
-func readProof(r io.Reader) (p sentryhost.Proof, sizes []int64, err error) {
+// readProof reads the Proof before the files. The Manifest in it is not verified yet.
+func readProof(r io.Reader) (p sentryhost.Proof, m sentryhost.Manifest, sizes []int64, err error) {
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
-		return p, nil, cutOff(err)
+		return p, m, nil, cutOff(err)
 	}
 	n := binary.BigEndian.Uint32(length[:])
 	if n > maxProof {
-		return p, nil, notExported(fmt.Errorf("its proof has %d bytes", n))
+		return p, m, nil, notExported(fmt.Errorf("its proof has %d bytes", n))
 	}
 	head := make([]byte, n)
 	if _, err := io.ReadFull(r, head); err != nil {
-		return p, nil, cutOff(err)
+		return p, m, nil, cutOff(err)
 	}
 	if err := json.Unmarshal(head, &p); err != nil {
-		return p, nil, notExported(err)
+		return p, m, nil, notExported(err)
 	}
-	if sizes, err = sizesOf(p); err == nil && p.ImageBytes < 0 {
+	if m, sizes, err = contentOf(p); err == nil && p.ImageBytes < 0 {
 		err = errors.New("its image has a negative size")
 	}
 	if err != nil {
-		return p, nil, notExported(err)
+		return p, m, nil, notExported(err)
 	}
-	return p, sizes, nil
+	return p, m, sizes, nil
 }
 
 // cutOff maps an early end of r to Invalid; other errors stay.

@@ -20,12 +20,12 @@ import (
 
 // overReal returns the Config of a Core over an Engine with a sentry host of its own,
 // because a Node stops all Boots of its Engine that it does not know.
-func overReal(t *testing.T) (*Engine, core.Config) {
+func overReal(t *testing.T) (*stage, *Engine, core.Config) {
 	t.Helper()
 	s := newStage(t)
 	e := s.open(t)
 	t.Cleanup(func() { endAll(t, e) })
-	return e, core.Config{
+	return s, e, core.Config{
 		Session: session.Config{Engine: "gvisor"},
 		Real: &core.Real{
 			Engine: e, Image: s.image,
@@ -48,7 +48,7 @@ func recall(t *testing.T, e *Engine, bootID string) string {
 // The session manager passes the suite of its port over real sentries.
 func TestSandboxes(t *testing.T) {
 	sessiontest.Run(t, func(t *testing.T) sessiontest.World {
-		e, cfg := overReal(t)
+		_, e, cfg := overReal(t)
 		return sessiontest.World{
 			Sandboxes: core.New(t, cfg).Manager,
 			Remember:  func(sb sandbox.Sandbox, value string) { remember(t, e, sb.Boot.ID, value) },
@@ -60,7 +60,7 @@ func TestSandboxes(t *testing.T) {
 // The Node passes the suite of its ports over real sentries.
 func TestNode(t *testing.T) {
 	nodetest.Run(t, func(t *testing.T) nodetest.World {
-		e, cfg := overReal(t)
+		s, e, cfg := overReal(t)
 		n := core.NewNode(t, cfg).Node
 		return nodetest.World{
 			Name: core.NodeName, Image: cfg.Real.Image, NodeBoots: n, NodeSaves: n, NodeVolumes: n, Dialer: n, Reports: n, Files: n,
@@ -68,6 +68,7 @@ func TestNode(t *testing.T) {
 			Echo:       func(bootID string) { echo(t, e, bootID) },
 			Remember:   func(bootID, value string) { remember(t, e, bootID, value) },
 			Recall:     func(bootID string) string { return recall(t, e, bootID) },
+			Need:       func(snapshot, feature string) { need(t, s.dir, snapshot, feature) },
 		}
 	})
 }

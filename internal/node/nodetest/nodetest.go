@@ -4,6 +4,7 @@ package nodetest
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -34,6 +35,8 @@ type World struct {
 	// Remember puts a value into the memory of a Boot, and Recall returns it.
 	Remember func(bootID, value string)
 	Recall   func(bootID string) string
+	// Need makes a saved state need one more CPU feature.
+	Need func(snapshot, feature string)
 }
 
 // world is a World with helpers.
@@ -58,6 +61,7 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 		"save the files":          saveFiles,
 		"export and import":       exportAndImport,
 		"fetch a replica":         fetchReplica,
+		"lacking CPU":             lackingCPU,
 		"volumes":                 volumes,
 		"volumes of a binding":    boundVolumes,
 		"another node is silent":  anotherNode,
@@ -326,6 +330,49 @@ func saveFiles(w *world) {
 	slices.Sort(want)
 	if all := w.saved(); !slices.Equal(all, want) {
 		t.Errorf("ListSaved = %v, want %v", all, want)
+	}
+}
+
+// A state that needs CPU features which the Node lacks is refused, with their names.
+func lackingCPU(w *world) {
+	const feature = "imaginary"
+	t, ctx, req := w.t, w.t.Context(), w.request("t")
+	ref := w.start(req)
+	snapshot := sandbox.NewSnapshotID()
+	saved, err := w.Save(ctx, w.Name, sandbox.SaveRequest{Boot: ref, Snapshot: snapshot, Memory: true})
+	if err != nil || saved.CPU == "" || saved.CPU.Check() != nil {
+		t.Fatalf("Save = %+v, %v, want its CPU features", saved, err)
+	}
+	before := w.saved()
+	w.Need(snapshot, feature)
+	other := w.request("t")
+	other.From = snapshot
+	_, startErr := w.Start(ctx, w.Name, other)
+	var file bytes.Buffer
+	codetest.OK(t, "ExportSaved", w.ExportSaved(ctx, w.Name, snapshot, false, &file))
+	errs := map[string]error{
+		"Start":       startErr,
+		"ImportSaved": codetest.ErrOf(w.ImportSaved(ctx, w.Name, "t", sandbox.NewSnapshotID(), "", &file)),
+	}
+	if !w.NoReplicas {
+		if w.Replicate != nil {
+			w.Replicate()
+		}
+		needs := sandbox.NewCPUFeatures(append(saved.CPU.Names(), feature)...)
+		r := sandbox.FetchRequest{Tenant: "t", From: snapshot, Image: req.Image, Snapshot: sandbox.NewSnapshotID(), CPU: needs}
+		errs["FetchSaved"] = codetest.ErrOf(w.FetchSaved(ctx, w.Name, r))
+	}
+	for what, err := range errs {
+		codetest.Want(t, what, err, sandbox.Conflict)
+		if !errors.Is(err, sandbox.ErrCPU) || !strings.Contains(err.Error(), feature) {
+			t.Errorf("%s = %v, want one that names %s", what, err, feature)
+		}
+	}
+	if all := w.saved(); !slices.Equal(all, before) {
+		t.Errorf("ListSaved = %v, want %v", all, before)
+	}
+	if got := w.boots(); len(got) != 1 || got[0].BootRef != ref {
+		t.Errorf("Boots = %+v", got)
 	}
 }
 

@@ -272,6 +272,10 @@ func (e *evicting) Save(ctx context.Context, id, name string, memory bool) (sand
 }
 
 func suite(t *testing.T, diskBytes int64, inner func(sandbox.Engine) *fake.Engine, open func(*testing.T) sandbox.Engine) {
+	need := func(_ *testing.T, e sandbox.Engine, name, feature string) { inner(e).Need(name, feature) }
+	if diskBytes > 0 {
+		need = nil
+	}
 	enginetest.Run(t, enginetest.Options{
 		Open: open,
 		Reopen: func(t *testing.T, e sandbox.Engine) sandbox.Engine {
@@ -303,6 +307,7 @@ func suite(t *testing.T, diskBytes int64, inner func(sandbox.Engine) *fake.Engin
 			ReadFile: func(_ *testing.T, e sandbox.Engine, id string) string {
 				return inner(e).Guest(id).ReadFile("value")
 			},
+			Need: need,
 			Damage: func(t *testing.T, e sandbox.Engine, name string) {
 				if diskBytes == 0 {
 					inner(e).Damage(name)

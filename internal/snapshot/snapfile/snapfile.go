@@ -57,6 +57,9 @@ type Head struct {
 	Cwd      string            `json:"cwd,omitempty"`
 	Timeline int64             `json:"timeline"`
 	Snapshot string            `json:"snapshot"` // the Snapshot's original ID
+	// CPU are the features that a host needs, so that one is chosen which has them. The
+	// Engine has its own, signed list.
+	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 	// WithImage reports that the content includes the Image.
 	WithImage bool `json:"with_image,omitempty"`
 }
@@ -72,7 +75,7 @@ func (h Head) version() uint16 {
 func HeadOf(s sandbox.Snapshot) Head {
 	return Head{
 		Name: s.Name, Memory: s.Memory, Template: s.Template, Image: s.Image, Shape: s.Shape, Limits: s.Limits,
-		Network: string(s.Network), Env: s.Env, User: s.User, Cwd: s.Cwd, Timeline: s.Timeline, Snapshot: s.ID,
+		Network: string(s.Network), Env: s.Env, User: s.User, Cwd: s.Cwd, Timeline: s.Timeline, Snapshot: s.ID, CPU: s.CPU,
 	}
 }
 
@@ -80,7 +83,7 @@ func HeadOf(s sandbox.Snapshot) Head {
 func (h Head) Origin() (sandbox.Snapshot, error) {
 	s := sandbox.Snapshot{
 		Name: h.Name, Memory: h.Memory, Template: h.Template, Image: h.Image, Shape: h.Shape, Limits: h.Limits,
-		Network: sandbox.NetworkPolicy(h.Network), Env: h.Env, User: h.User, Cwd: h.Cwd, Timeline: h.Timeline,
+		Network: sandbox.NetworkPolicy(h.Network), Env: h.Env, User: h.User, Cwd: h.Cwd, Timeline: h.Timeline, CPU: h.CPU,
 	}
 	if err := s.CheckOrigin(); err != nil {
 		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the head of the file is not a snapshot's").WithCause(err)

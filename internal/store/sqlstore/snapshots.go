@@ -42,6 +42,7 @@ var snapshotTable = newTable("snapshots", func(s *sandbox.Snapshot, c *columns) 
 	c.add("layer", &s.Layer)
 	c.add("used_at", (*moment)(&s.UsedAt))
 	c.add("volumes", (*mounts)(&s.Volumes))
+	c.add("cpu", (*string)(&s.CPU))
 	c.compute("(SELECT count(*) "+referred+")", &s.Uses)
 })
 

@@ -18,7 +18,7 @@ import (
 func snapshot(tenant sandbox.TenantID, of string) sandbox.Snapshot {
 	return sandbox.Snapshot{
 		ID: sandbox.NewSnapshotID(), Tenant: tenant, SandboxID: of, State: sandbox.SnapshotReady, CreatedAt: epoch, Node: "local",
-		Bytes: 12345, Memory: true, Build: "build", Digest: "digest", Kept: true,
+		Bytes: 12345, Memory: true, Build: "build", Digest: "digest", CPU: "avx sse", Kept: true,
 		Template: "base", Image: "sha256:1234", Shape: sandbox.Shape{CPUs: 1.5, MemoryBytes: 512 << 20, DiskBytes: 4 << 30, Pids: 512},
 		Limits:  sandbox.Limits{CPUs: 0.5, MemoryBytes: 300 << 20, Pids: 100, Bandwidth: 250_000},
 		Network: sandbox.NetworkNone, Env: map[string]string{"A": "1"}, User: "root", Cwd: "/srv", Timeline: 3,
@@ -62,6 +62,7 @@ func snapshotRoundTrip(t *testing.T, st sandbox.Store) {
 		t.Errorf("read %+v\nwrote %+v\nreturned %+v", r, s, got)
 	}
 	s.State, s.Bytes, s.Memory, s.Build, s.Digest, s.Kept, s.Name = sandbox.SnapshotReady, 5, false, "b", "d", false, "after"
+	s.CPU = "avx2 sse"
 	s.Env, s.Network, s.User, s.Cwd, s.Timeline, s.Node = nil, sandbox.NetworkPublic, "", "", 4, "other"
 	s.Layer, s.UsedAt = "", time.Time{}
 	got, err := st.UpdateSnapshot(ctx, s)

@@ -77,6 +77,8 @@ type HelloReply struct {
 	Build   string `json:"build"`          // hash of the sentry binary
 	Cgroup  string `json:"cgroup"`         // "v1" or "v2"
 	Pid     int    `json:"pid"`
+	// CPU are the features of this host that gVisor compares.
+	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 }
 
 // StartRequest starts a Boot.
@@ -177,6 +179,8 @@ type HomeReply struct {
 	// Build is the build whose sentry host can; empty: the sentry host that answers.
 	Build  string `json:"build,omitempty"`
 	Engine string `json:"engine_version"` // gVisor's, of the state
+	// CPU are the features that the state needs; empty: not known, or none.
+	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 }
 
 // EarlierRequest names a saved state and an earlier build, whose sentry host has its own
@@ -254,9 +258,12 @@ type Manifest struct {
 	Shape  sandbox.Shape `json:"shape"`
 	// Held are the processes that stay stopped after a restore until they get SIGCONT,
 	// children before their parents.
-	Held    []int32     `json:"held,omitempty"`
-	Files   []SavedFile `json:"files"`
-	SavedAt time.Time   `json:"saved_at"` // when the Boot stopped running
+	Held []int32 `json:"held,omitempty"`
+	// CPU are the features that the saved processes saw. gVisor restores memory only on a
+	// host with all of them. Empty: not recorded, or the state has files alone.
+	CPU     sandbox.CPUFeatures `json:"cpu,omitempty"`
+	Files   []SavedFile         `json:"files"`
+	SavedAt time.Time           `json:"saved_at"` // when the Boot stopped running
 }
 
 // SavedFile is one file of a saved state.

@@ -809,6 +809,7 @@ type SaveResponse struct {
 	Image         string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
 	Shape         *v1.Shape              `protobuf:"bytes,5,opt,name=shape,proto3" json:"shape,omitempty"`
 	Digest        string                 `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
+	Cpu           string                 `protobuf:"bytes,7,opt,name=cpu,proto3" json:"cpu,omitempty"` // features that a start needs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -881,6 +882,13 @@ func (x *SaveResponse) GetShape() *v1.Shape {
 func (x *SaveResponse) GetDigest() string {
 	if x != nil {
 		return x.Digest
+	}
+	return ""
+}
+
+func (x *SaveResponse) GetCpu() string {
+	if x != nil {
+		return x.Cpu
 	}
 	return ""
 }
@@ -1014,6 +1022,7 @@ type FetchSavedRequest struct {
 	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"` // snapshot ID
 	Image         string                 `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
 	Snapshot      string                 `protobuf:"bytes,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // ID of the new one
+	Cpu           string                 `protobuf:"bytes,5,opt,name=cpu,proto3" json:"cpu,omitempty"`           // features that the state needs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1072,6 +1081,13 @@ func (x *FetchSavedRequest) GetImage() string {
 func (x *FetchSavedRequest) GetSnapshot() string {
 	if x != nil {
 		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *FetchSavedRequest) GetCpu() string {
+	if x != nil {
+		return x.Cpu
 	}
 	return ""
 }
@@ -1850,6 +1866,8 @@ type Features struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	Build         string                 `protobuf:"bytes,3,opt,name=build,proto3" json:"build,omitempty"`
 	Pause         bool                   `protobuf:"varint,4,opt,name=pause,proto3" json:"pause,omitempty"`
+	Cpu           string                 `protobuf:"bytes,5,opt,name=cpu,proto3" json:"cpu,omitempty"`                           // features of the host; empty: not known
+	GuestCpu      string                 `protobuf:"bytes,6,opt,name=guest_cpu,json=guestCpu,proto3" json:"guest_cpu,omitempty"` // features that a new Boot sees
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1910,6 +1928,20 @@ func (x *Features) GetPause() bool {
 		return x.Pause
 	}
 	return false
+}
+
+func (x *Features) GetCpu() string {
+	if x != nil {
+		return x.Cpu
+	}
+	return ""
+}
+
+func (x *Features) GetGuestCpu() string {
+	if x != nil {
+		return x.GuestCpu
+	}
+	return ""
 }
 
 type Pool struct {
@@ -3551,14 +3583,15 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\v2\x1d.cloudsandbox.node.v1.BootRefR\x04boot\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06memory\x18\x04 \x01(\bR\x06memory\x12\x16\n" +
-	"\x06freeze\x18\x05 \x01(\bR\x06freeze\"\xb6\x01\n" +
+	"\x06freeze\x18\x05 \x01(\bR\x06freeze\"\xc8\x01\n" +
 	"\fSaveResponse\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x16\n" +
 	"\x06memory\x18\x02 \x01(\bR\x06memory\x12\x14\n" +
 	"\x05build\x18\x03 \x01(\tR\x05build\x12\x14\n" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x124\n" +
 	"\x05shape\x18\x05 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x16\n" +
-	"\x06digest\x18\x06 \x01(\tR\x06digest\"\xa2\x01\n" +
+	"\x06digest\x18\x06 \x01(\tR\x06digest\x12\x10\n" +
+	"\x03cpu\x18\a \x01(\tR\x03cpu\"\xa2\x01\n" +
 	"\x10SaveFilesRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x14\n" +
@@ -3566,12 +3599,13 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x05shape\x18\x04 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x1a\n" +
 	"\bsnapshot\x18\x05 \x01(\tR\bsnapshot\"M\n" +
 	"\x11SaveFilesResponse\x128\n" +
-	"\x05saved\x18\x01 \x01(\v2\".cloudsandbox.node.v1.SaveResponseR\x05saved\"m\n" +
+	"\x05saved\x18\x01 \x01(\v2\".cloudsandbox.node.v1.SaveResponseR\x05saved\"\x7f\n" +
 	"\x11FetchSavedRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x14\n" +
 	"\x05image\x18\x03 \x01(\tR\x05image\x12\x1a\n" +
-	"\bsnapshot\x18\x04 \x01(\tR\bsnapshot\"N\n" +
+	"\bsnapshot\x18\x04 \x01(\tR\bsnapshot\x12\x10\n" +
+	"\x03cpu\x18\x05 \x01(\tR\x03cpu\"N\n" +
 	"\x12FetchSavedResponse\x128\n" +
 	"\x05saved\x18\x01 \x01(\v2\".cloudsandbox.node.v1.SaveResponseR\x05saved\"T\n" +
 	"\vThawRequest\x12\x12\n" +
@@ -3612,12 +3646,14 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x0fTrafficResponse\x127\n" +
 	"\x05boots\x18\x01 \x03(\v2!.cloudsandbox.node.v1.BootTrafficR\x05boots\"\"\n" +
 	"\fStatsRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"d\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\x93\x01\n" +
 	"\bFeatures\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
 	"\x05build\x18\x03 \x01(\tR\x05build\x12\x14\n" +
-	"\x05pause\x18\x04 \x01(\bR\x05pause\"\x86\x02\n" +
+	"\x05pause\x18\x04 \x01(\bR\x05pause\x12\x10\n" +
+	"\x03cpu\x18\x05 \x01(\tR\x03cpu\x12\x1b\n" +
+	"\tguest_cpu\x18\x06 \x01(\tR\bguestCpu\"\x86\x02\n" +
 	"\x04Pool\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x124\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x12\n" +

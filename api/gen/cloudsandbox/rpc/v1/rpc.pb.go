@@ -35,6 +35,7 @@ type Failure struct {
 	OverQuota     bool                   `protobuf:"varint,5,opt,name=over_quota,json=overQuota,proto3" json:"over_quota,omitempty"`    // a tenant's quota refused it; only between our own processes
 	BeingBuilt    bool                   `protobuf:"varint,6,opt,name=being_built,json=beingBuilt,proto3" json:"being_built,omitempty"` // the template is built for the first time; only between our own processes
 	Standby       bool                   `protobuf:"varint,7,opt,name=standby,proto3" json:"standby,omitempty"`                         // another process leads, and this one has not begun the call; only between our own processes
+	LacksCpu      bool                   `protobuf:"varint,8,opt,name=lacks_cpu,json=lacksCpu,proto3" json:"lacks_cpu,omitempty"`       // a host lacks CPU features; only between our own processes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -118,11 +119,18 @@ func (x *Failure) GetStandby() bool {
 	return false
 }
 
+func (x *Failure) GetLacksCpu() bool {
+	if x != nil {
+		return x.LacksCpu
+	}
+	return false
+}
+
 var File_cloudsandbox_rpc_v1_rpc_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_rpc_v1_rpc_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcloudsandbox/rpc/v1/rpc.proto\x12\x13cloudsandbox.rpc.v1\x1a\x1egoogle/protobuf/duration.proto\"\xe3\x01\n" +
+	"\x1dcloudsandbox/rpc/v1/rpc.proto\x12\x13cloudsandbox.rpc.v1\x1a\x1egoogle/protobuf/duration.proto\"\x80\x02\n" +
 	"\aFailure\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
@@ -133,7 +141,8 @@ const file_cloudsandbox_rpc_v1_rpc_proto_rawDesc = "" +
 	"over_quota\x18\x05 \x01(\bR\toverQuota\x12\x1f\n" +
 	"\vbeing_built\x18\x06 \x01(\bR\n" +
 	"beingBuilt\x12\x18\n" +
-	"\astandby\x18\a \x01(\bR\astandbyBJZHgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1;rpcv1b\x06proto3"
+	"\astandby\x18\a \x01(\bR\astandby\x12\x1b\n" +
+	"\tlacks_cpu\x18\b \x01(\bR\blacksCpuBJZHgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1;rpcv1b\x06proto3"
 
 var (
 	file_cloudsandbox_rpc_v1_rpc_proto_rawDescOnce sync.Once

@@ -28,6 +28,7 @@ type PlaceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
 	Shape         *v1.Shape              `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
+	Cpu           string                 `protobuf:"bytes,3,opt,name=cpu,proto3" json:"cpu,omitempty"` // features that the saved state needs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,6 +75,13 @@ func (x *PlaceRequest) GetShape() *v1.Shape {
 		return x.Shape
 	}
 	return nil
+}
+
+func (x *PlaceRequest) GetCpu() string {
+	if x != nil {
+		return x.Cpu
+	}
+	return ""
 }
 
 type PlaceResponse struct {
@@ -125,6 +133,7 @@ type PlaceElsewhereRequest struct {
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
 	Shape         *v1.Shape              `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Cpu           string                 `protobuf:"bytes,4,opt,name=cpu,proto3" json:"cpu,omitempty"` // features that the saved state needs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -180,6 +189,13 @@ func (x *PlaceElsewhereRequest) GetNode() string {
 	return ""
 }
 
+func (x *PlaceElsewhereRequest) GetCpu() string {
+	if x != nil {
+		return x.Cpu
+	}
+	return ""
+}
+
 type PlaceElsewhereResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -228,16 +244,18 @@ var File_cloudsandbox_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
-	")cloudsandbox/scheduler/v1/scheduler.proto\x12\x19cloudsandbox.scheduler.v1\x1a%cloudsandbox/session/v1/session.proto\"Z\n" +
+	")cloudsandbox/scheduler/v1/scheduler.proto\x12\x19cloudsandbox.scheduler.v1\x1a%cloudsandbox/session/v1/session.proto\"l\n" +
 	"\fPlaceRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x124\n" +
-	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\"%\n" +
+	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x10\n" +
+	"\x03cpu\x18\x03 \x01(\tR\x03cpu\"%\n" +
 	"\rPlaceResponse\x12\x14\n" +
-	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"w\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\x89\x01\n" +
 	"\x15PlaceElsewhereRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x124\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\",\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x10\n" +
+	"\x03cpu\x18\x04 \x01(\tR\x03cpu\",\n" +
 	"\x16PlaceElsewhereResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node2\xe5\x01\n" +
 	"\x10SchedulerService\x12Z\n" +

@@ -2638,6 +2638,7 @@ type Snapshot struct {
 	Layer         string                 `protobuf:"bytes,25,opt,name=layer,proto3" json:"layer,omitempty"`
 	UsedAt        *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
 	Volumes       []*VolumeMount         `protobuf:"bytes,27,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	Cpu           string                 `protobuf:"bytes,28,opt,name=cpu,proto3" json:"cpu,omitempty"` // features that a start needs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2859,6 +2860,13 @@ func (x *Snapshot) GetVolumes() []*VolumeMount {
 		return x.Volumes
 	}
 	return nil
+}
+
+func (x *Snapshot) GetCpu() string {
+	if x != nil {
+		return x.Cpu
+	}
+	return ""
 }
 
 type PauseRequest struct {
@@ -5453,7 +5461,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x13\n" +
-	"\x11BootEndedResponse\"\xfe\x06\n" +
+	"\x11BootEndedResponse\"\x90\a\n" +
 	"\bSnapshot\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1d\n" +
@@ -5484,7 +5492,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\aversion\x18\x18 \x01(\x03R\aversion\x12\x14\n" +
 	"\x05layer\x18\x19 \x01(\tR\x05layer\x123\n" +
 	"\aused_at\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\x12>\n" +
-	"\avolumes\x18\x1b \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x1a6\n" +
+	"\avolumes\x18\x1b \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x12\x10\n" +
+	"\x03cpu\x18\x1c \x01(\tR\x03cpu\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"G\n" +

@@ -86,6 +86,8 @@ type record struct {
 	// GuestBuild names the build of the Guest inside; empty: the build of the sentry host
 	// that started it.
 	GuestBuild string `json:"guest_build,omitempty"`
+	// CPU are the features that its processes see; empty: not known.
+	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it was frozen
 	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
@@ -161,6 +163,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b.link = hostEnd
 	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
 	b.record.Restored, b.record.Layer, b.record.Held, b.record.GuestBuild = from.memory(), from.inPlace(), from.Held, from.guestBuild(h)
+	b.record.CPU = from.guestCPU(h)
 	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
 		image.Close()
@@ -248,6 +251,15 @@ func (o *origin) guestBuild(h *Host) string {
 		return o.Build
 	}
 	return h.cfg.Build
+}
+
+// guestCPU returns the CPU features that the processes of the Boot see. Restored processes
+// keep the features of the host where they began.
+func (o *origin) guestCPU(h *Host) sandbox.CPUFeatures {
+	if o.memory() {
+		return o.CPU
+	}
+	return h.cpu
 }
 
 func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {

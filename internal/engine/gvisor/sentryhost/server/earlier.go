@@ -26,7 +26,7 @@ func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.Engine = m.Engine
+	r.Engine, r.CPU = m.Engine, m.CPU
 	r.Build, err = h.homeOf(m)
 	return r, err
 }

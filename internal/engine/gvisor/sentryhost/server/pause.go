@@ -316,6 +316,7 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	unread := b.unread(record)
 	layer, memory, described := b.diskBytes()+unread, int64(0), u.AnonymousBytes*tarShare
 	if r.Memory {
+		m.CPU = record.CPU
 		memory, described = u.MemoryBytes, u.AnonymousBytes/stateShare
 	}
 	inPlace := h.inPlace(b, r)

@@ -241,6 +241,9 @@ func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 		}
 		most -= f.Bytes - f.Layer // a layer has holes
 	}
+	if err := m.CPU.Check(); err != nil {
+		return err
+	}
 	return m.Shape.Check()
 }
 

@@ -48,7 +48,7 @@ func (h *Host) savedDir(name string) string { return filepath.Join(h.cfg.Saved, 
 
 // savedOf describes a state for the protocol; raw is its manifest.
 func savedOf(m *sentryhost.Manifest, raw []byte) sandbox.Saved {
-	s := sandbox.Saved{Memory: m.Memory, Build: m.Build, Image: m.Image, Shape: m.Shape, Bytes: bytesOf(m) + int64(len(raw))}
+	s := sandbox.Saved{Memory: m.Memory, Build: m.Build, Image: m.Image, Shape: m.Shape, CPU: m.CPU, Bytes: bytesOf(m) + int64(len(raw))}
 	sum := sha256.Sum256(raw)
 	s.Digest = "sha256:" + hex.EncodeToString(sum[:])
 	return s

@@ -58,6 +58,7 @@ type Host struct {
 	strays sync.WaitGroup // removals of groups without an owner
 	saving chan struct{}  // holds one for each Boot that is being saved
 	keys   *installation.Keys
+	cpu    sandbox.CPUFeatures
 	raised atomic.Int64 // bytes that hard limits of Boots out of memory are raised by, beyond ownRaise of each
 
 	memoryTotal int64        // of the host, in bytes
@@ -102,7 +103,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		cfg: cfg, conf: conf, groups: groups, log: log,
+		cfg: cfg, conf: conf, groups: groups, log: log, cpu: hostCPU(),
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
 		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true,
@@ -296,7 +297,7 @@ func (h *Host) hello(hello sentryhost.Hello) (sentryhost.HelloReply, error) {
 	if h.groups.V2() {
 		kind = "v2"
 	}
-	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid()}, nil
+	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid(), CPU: h.cpu}, nil
 }
 
 func (*Host) engineVersion() string { return version.Version() }

@@ -1,0 +1,6 @@
+package server
+
+import "gvisor.dev/gvisor/pkg/cpuid"
+
+// archCPU returns the properties that gVisor compares in addition to features.
+func archCPU(cpuid.FeatureSet) []string { return nil }
