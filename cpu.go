@@ -73,3 +73,79 @@ func ListCPUFeatures(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// cpuLevels are the levels of the psABI of x86-64, each with the features that it adds to
+// the level before. The first has in addition the features that every 64-bit CPU has.
+var cpuLevels = []struct {
+	name string
+	adds CPUFeatures
+}{
+	{"x86-64-v1", "apic clflush cmov cx8 de fpu fxsr lm mca mce mmx msr mtrr nx pae pat pge pse pse36 sep sse sse2 syscall tsc"},
+	{"x86-64-v2", "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3"},
+	{"x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe osxsave xsave"},
+	{"x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"},
+}
+
+// CPULimit limits the CPU features that new Boots see, so that their states fit other
+// hosts. The zero value shows all.
+type CPULimit struct {
+	Only    CPUFeatures // empty: all of the host
+	Without CPUFeatures
+}
+
+// ParseCPULimit reads a limit: names of features and of levels, separated by commas. A
+// minus before a name excludes it.
+func ParseCPULimit(text string) (CPULimit, error) {
+	var only, without []string
+	for item := range strings.SplitSeq(text, ",") {
+		item = strings.TrimSpace(item)
+		name, excluded := strings.CutPrefix(item, "-")
+		if name == "" || CPUFeatures(name).Check() != nil || strings.Contains(name, " ") {
+			return CPULimit{}, fmt.Errorf("%.80q is no CPU feature: name features as in /proc/cpuinfo, or a level such as x86-64-v3, with commas between", item)
+		}
+		names, err := cpuLevel(name)
+		switch {
+		case err != nil:
+			return CPULimit{}, err
+		case excluded:
+			without = append(without, names...)
+		default:
+			only = append(only, names...)
+		}
+	}
+	return CPULimit{NewCPUFeatures(only...), NewCPUFeatures(without...)}, nil
+}
+
+// cpuLevel returns the features of a level, or name itself if it is a feature.
+func cpuLevel(name string) (names []string, _ error) {
+	if !strings.HasPrefix(name, "x86-64") {
+		return []string{name}, nil
+	}
+	for _, level := range cpuLevels {
+		names = append(names, level.adds.Names()...)
+		if level.name == name {
+			return names, nil
+		}
+	}
+	return nil, fmt.Errorf("%.80q is no level: they are x86-64-v1 to x86-64-v%d", name, len(cpuLevels))
+}
+
+// Of returns the features that Boots see on a host that has the features host. known are
+// the features that the Engine can hide; others stay. It returns an error for a name that
+// is not known, and for a wanted feature that the host lacks.
+func (l CPULimit) Of(host, known CPUFeatures) (CPUFeatures, error) {
+	wanted := NewCPUFeatures(slices.DeleteFunc(l.Only.Names(), func(name string) bool { return has(l.Without, name) })...)
+	for _, of := range []CPUFeatures{l.Only, l.Without} {
+		if unknown := known.Lacks(of); len(unknown) > 0 {
+			return "", fmt.Errorf("the engine does not know the CPU features %s", ListCPUFeatures(unknown))
+		}
+	}
+	if missing := host.Lacks(wanted); len(missing) > 0 {
+		return "", fmt.Errorf("this host lacks the CPU features %s: exclude them on all nodes", ListCPUFeatures(missing))
+	}
+	return NewCPUFeatures(slices.DeleteFunc(host.Names(), func(name string) bool {
+		return has(known, name) && (has(l.Without, name) || l.Only != "" && !has(wanted, name))
+	})...), nil
+}
+
+func has(f CPUFeatures, name string) bool { return slices.Contains(f.Names(), name) }

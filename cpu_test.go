@@ -85,3 +85,44 @@ func TestCPUFeaturesAdmit(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestCPULimit(t *testing.T) {
+	const (
+		host  = sandbox.CPUFeatures("apic avx avx2 avx512f cache-line-64 clflush cmov cx16 cx8 de fpu fxsr lahf_lm lm mca mce mmx msr mtrr nx pae pat pge pni popcnt pse pse36 sep sse sse2 sse4_1 sse4_2 ssse3 syscall tsc")
+		known = sandbox.CPUFeatures("abm apic avx avx2 avx512f bmi1 bmi2 clflush cmov cx16 cx8 de f16c fma fpu fxsr lahf_lm lm mca mce mmx movbe msr mtrr nx osxsave pae pat pge pni popcnt pse pse36 sep sse sse2 sse4_1 sse4_2 ssse3 syscall tsc xsave")
+		v2    = "apic cache-line-64 clflush cmov cx16 cx8 de fpu fxsr lahf_lm lm mca mce mmx msr mtrr nx pae pat pge pni popcnt pse pse36 sep sse sse2 sse4_1 sse4_2 ssse3 syscall tsc"
+	)
+	for _, tt := range []struct {
+		text string
+		want sandbox.CPUFeatures
+		err  string
+	}{
+		{"x86-64-v2", v2, ""},
+		{"x86-64-v2, avx", sandbox.NewCPUFeatures(append(sandbox.CPUFeatures(v2).Names(), "avx")...), ""},
+		{"sse,sse2,-sse2", "cache-line-64 sse", ""},
+		{"-avx512f", sandbox.CPUFeatures(strings.Replace(string(host), " avx512f", "", 1)), ""},
+		{"-x86-64-v2", "avx avx2 avx512f cache-line-64", ""},
+		{"x86-64-v3", "", "this host lacks the CPU features abm, bmi1, bmi2"},
+		{"avx,-avx512ff", "", "does not know the CPU features avx512ff"},
+		{"avx,ffma", "", "does not know the CPU features ffma"},
+		{"cache-line-64", "", "does not know the CPU features cache-line-64"},
+		{"x86-64-v5", "", "no level"},
+		{"x86-64", "", "no level"},
+		{"avx,", "", "no CPU feature"},
+		{"--avx", "", "no CPU feature"},
+		{"AVX", "", "no CPU feature"},
+		{"avx sse", "", "no CPU feature"},
+	} {
+		limit, err := sandbox.ParseCPULimit(tt.text)
+		var got sandbox.CPUFeatures
+		if err == nil {
+			got, err = limit.Of(host, known)
+		}
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%q: %q, %v, want %q, %q", tt.text, got, err, tt.want, tt.err)
+		}
+	}
+	if got, err := (sandbox.CPULimit{}).Of(host, known); err != nil || got != host {
+		t.Errorf("no limit: %q, %v", got, err)
+	}
+}

@@ -116,6 +116,9 @@ type Config struct {
 	// a client does not ask for it.
 	E2BSecure bool
 
+	// CPU limits the CPU features that sandboxes see.
+	CPU sandbox.CPULimit
+
 	// NodeName is the name of the Node, for the role node. Load fills in DefaultNode, unless
 	// Cluster is set: then empty means the name in its certificate.
 	NodeName string
@@ -210,6 +213,7 @@ var settings = []setting{
 	{"", "POOL_MAX_SIZE", func(c *Config, v string) (err error) { c.PoolMax, err = parseCount(v, maxPool); return }},
 	{"", "START_WAIT_SECONDS", func(c *Config, v string) (err error) { c.StartWait, err = parseStartWait(v); return }},
 	{"", "SPARE_SENTRIES", func(c *Config, v string) (err error) { c.SpareSentries, err = parseCount(v, maxPrewarmed); return }},
+	{"", "CLOUD_SANDBOX_CPU_FEATURES", func(c *Config, v string) (err error) { c.CPU, err = sandbox.ParseCPULimit(v); return }},
 	{"", "OLDEST_GVISOR", func(c *Config, v string) error { c.OldestGVisor = v; return checkVersion(v) }},
 	{"", "SNAPSHOT_CACHE_MB", func(c *Config, v string) (err error) { c.SnapshotCache, err = parseMegabytes(v); return }},
 	{"", "SNAPSHOT_PACK_SECONDS", func(c *Config, v string) (err error) { c.SnapshotPackAfter, err = parsePackAfter(v); return }},

@@ -96,6 +96,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"no wait at all", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "0"}, []string{"START_WAIT_SECONDS", "from 1 to 120"}},
 		{"a wait beyond every limit", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "121"}, []string{"START_WAIT_SECONDS"}},
 		{"a wait that is no number", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "90s"}, []string{"START_WAIT_SECONDS"}},
+		{"no CPU feature", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_CPU_FEATURES", "AVX"}, []string{"CLOUD_SANDBOX_CPU_FEATURES", "no CPU feature"}},
+		{"no level of x86-64", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_CPU_FEATURES", "x86-64-v9"}, []string{"CLOUD_SANDBOX_CPU_FEATURES", "no level"}},
 		{"fewer spares than none", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "-1"}, []string{"SPARE_SENTRIES", "from 0 to 64"}},
 		{"no version of gVisor", map[string]string{"dev": "true"}, []string{"OLDEST_GVISOR", "20260905"}, []string{"OLDEST_GVISOR", "cloud-sandbox builds"}},
 		{"too many spares", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "65"}, []string{"SPARE_SENTRIES"}},

@@ -220,7 +220,7 @@ func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 		},
 		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
-		Host: hostName(j.cfg), Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
+		CPU: j.cfg.CPU, Host: hostName(j.cfg), Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
 	}); err != nil {
 		return fmt.Errorf("reach the engine: %w", err)
 	}

@@ -7,6 +7,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,8 @@ type Config struct {
 	// the unused time after which a state is packed. Both zero: no state is packed.
 	SavedCache int64
 	PackAfter  time.Duration
+	// CPU limits the features that new Boots see.
+	CPU sandbox.CPULimit
 	// Host is the name of this host in errors; empty: "this host".
 	Host string
 	// Spares is how many empty sentries may wait for the next starts.
@@ -65,7 +68,8 @@ type Engine struct {
 	cfg    Config
 	events chan sandbox.BootEvent
 
-	own *host // sentry host of this build
+	own *host               // sentry host of this build
+	cpu sandbox.CPUFeatures // that new Boots see; empty: all of the host
 
 	mu      sync.Mutex
 	earlier map[string]*host // the needed ones of earlier builds, by build
@@ -124,6 +128,9 @@ type shard struct {
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}, closing: make(chan struct{})}
 	e.own = e.newHost("", cfg.Socket)
+	if err := e.limitCPU(ctx); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
 	hosts := []*host{e.own}
 	for _, build := range cfg.Earlier.Running {
 		h, err := e.reach(ctx, build)
@@ -140,6 +147,25 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		e.release(h)
 	}
 	return e, nil
+}
+
+// limitCPU sets the features that new Boots see. A limit that this host cannot keep is an
+// error: states would claim to need less than their programs use.
+func (e *Engine) limitCPU(ctx context.Context) error {
+	if e.cfg.CPU == (sandbox.CPULimit{}) {
+		return nil
+	}
+	own, err := e.own.connected(ctx)
+	if err != nil {
+		return err
+	}
+	if own.Info.HideableCPU == "" {
+		return errors.New("limit the CPU features of sandboxes: this host cannot hide any, because the CPU or the hypervisor does not let the instruction CPUID fault (cpuid_fault in /proc/cpuinfo)")
+	}
+	if e.cpu, err = e.cfg.CPU.Of(own.Info.CPU, own.Info.HideableCPU); err != nil {
+		return fmt.Errorf("limit the CPU features of sandboxes: %w", err)
+	}
+	return nil
 }
 
 // Close closes all connections and files without ending any Boot.
@@ -177,7 +203,7 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
 	if err != nil {
 		return sandbox.Features{}, err
 	}
-	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion, CPU: host.Info.CPU, GuestCPU: host.Info.CPU}, nil
+	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion, CPU: host.Info.CPU, GuestCPU: cmp.Or(e.cpu, host.Info.CPU)}, nil
 }
 
 // List returns the running Boots.
@@ -538,7 +564,7 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 	go func() { plugged <- e.plug(ctx, id, b) }()
 	r := sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape, From: b.from}
 	if b.host == e.own {
-		r.Spares = e.cfg.Spares
+		r.Spares, r.CPU = e.cfg.Spares, e.cpu
 	}
 	started, err := host.Start(ctx, r, guestEnd, b.hostEnd)
 	if plugErr := <-plugged; err == nil && plugErr != nil {

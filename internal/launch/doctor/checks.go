@@ -341,6 +341,27 @@ func (h Host) address() Finding {
 // builtAfter is before any time at which a server can run.
 var builtAfter = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// cpu reports the level of an x86-64 CPU, by its main feature, and whether a node can hide
+// features from Sandboxes: see sandbox.CPULimit.
+func (h Host) cpu() Finding {
+	flags, known := h.field("proc/cpuinfo", "flags")
+	if !known { // on arm64
+		return ok("its features cannot be hidden from sandboxes")
+	}
+	has := strings.Fields(flags)
+	level := "x86-64-v1"
+	for _, l := range []struct{ name, feature string }{{"x86-64-v2", "sse4_2"}, {"x86-64-v3", "avx2"}, {"x86-64-v4", "avx512vl"}} {
+		if !slices.Contains(has, l.feature) {
+			break
+		}
+		level = l.name
+	}
+	if !slices.Contains(has, "cpuid_fault") {
+		return ok("%s; its features cannot be hidden from sandboxes", level)
+	}
+	return ok("%s; CLOUD_SANDBOX_CPU_FEATURES can hide features from sandboxes", level)
+}
+
 func (h Host) clock() Finding {
 	switch {
 	case h.Now.Before(builtAfter):

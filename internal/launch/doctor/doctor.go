@@ -94,6 +94,7 @@ var checks = []check{
 	{"disk", true, Host.disk},
 	{"address", false, Host.address},
 	{"clock", true, Host.clock},
+	{"cpu", false, Host.cpu},
 	{"leftovers", false, Host.leftovers},
 	{"templates", false, Host.templates},
 }

@@ -159,8 +159,15 @@ func TestChecks(t *testing.T) {
 			h.Running = true
 			h.Free = func(string) error { return errors.New("in use: x") }
 		}, "address", OK, nil},
-		"a wrong clock": {func(h *Host, _ map[string]string) { h.Now = time.Unix(0, 0) }, "clock", Problem, []string{"1970-01-01", "chrony"}},
-		"a free clock":  {func(h *Host, _ map[string]string) { h.Synced = false }, "clock", Warning, []string{"chrony"}},
+		"a CPU that hides": {func(_ *Host, f map[string]string) {
+			f["proc/cpuinfo"] = "processor\t: 0\nflags\t\t: sse4_2 avx2 cpuid_fault\n"
+		}, "cpu", OK, []string{"x86-64-v3;", "CLOUD_SANDBOX_CPU_FEATURES"}},
+		"a CPU that does not": {func(_ *Host, f map[string]string) {
+			f["proc/cpuinfo"] = "flags\t\t: sse4_2 avx2 avx512vl\n"
+		}, "cpu", OK, []string{"x86-64-v4;", "cannot be hidden"}},
+		"a CPU of arm64": {func(_ *Host, f map[string]string) { f["proc/cpuinfo"] = "Features\t: fp\n" }, "cpu", OK, []string{"cannot be hidden"}},
+		"a wrong clock":  {func(h *Host, _ map[string]string) { h.Now = time.Unix(0, 0) }, "clock", Problem, []string{"1970-01-01", "chrony"}},
+		"a free clock":   {func(h *Host, _ map[string]string) { h.Synced = false }, "clock", Warning, []string{"chrony"}},
 		"sandboxes without a server": {func(h *Host, _ map[string]string) {
 			must(t, os.MkdirAll(filepath.Join(h.Data, "hosts", "build", "boots", "b1"), 0o700))
 		}, "leftovers", Warning, []string{"1,", "cloud-sandbox down"}},

@@ -79,6 +79,9 @@ type HelloReply struct {
 	Pid     int    `json:"pid"`
 	// CPU are the features of this host that gVisor compares.
 	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
+	// HideableCPU are the features that a sentry can hide from its Boot; empty: none,
+	// because this host does not trap the instruction CPUID.
+	HideableCPU sandbox.CPUFeatures `json:"hideable_cpu,omitempty"`
 }
 
 // StartRequest starts a Boot.
@@ -91,6 +94,8 @@ type StartRequest struct {
 	// just before it. Zero: no sentry waits, and no waiting one is used. A caller that
 	// sets it must heed StartReply.
 	Spares int `json:"spares,omitempty"`
+	// CPU are the features that a Boot without saved memory sees; empty: all of the host.
+	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 }
 
 // StartReply holds facts that the Guest of a new Boot cannot know.

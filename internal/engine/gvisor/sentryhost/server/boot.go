@@ -131,6 +131,9 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	if err := r.Shape.Check(); err != nil {
 		return reply, err
 	}
+	if missing := h.cpu.Lacks(r.CPU); r.CPU.Check() != nil || len(missing) > 0 {
+		return reply, sandbox.Errorf(sandbox.Invalid, "this host cannot show the CPU features %.80q", string(r.CPU))
+	}
 	n, err := countTasks("/proc")
 	if err != nil {
 		return reply, err
@@ -163,7 +166,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b.link = hostEnd
 	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
 	b.record.Restored, b.record.Layer, b.record.Held, b.record.GuestBuild = from.memory(), from.inPlace(), from.Held, from.guestBuild(h)
-	b.record.CPU = from.guestCPU(h)
+	b.record.CPU = from.guestCPU(cmp.Or(r.CPU, h.cpu))
 	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
 		image.Close()
@@ -254,12 +257,12 @@ func (o *origin) guestBuild(h *Host) string {
 }
 
 // guestCPU returns the CPU features that the processes of the Boot see. Restored processes
-// keep the features of the host where they began.
-func (o *origin) guestCPU(h *Host) sandbox.CPUFeatures {
+// keep the features with which they began; shown are the features of a new sentry.
+func (o *origin) guestCPU(shown sandbox.CPUFeatures) sandbox.CPUFeatures {
 	if o.memory() {
 		return o.CPU
 	}
-	return h.cpu
+	return shown
 }
 
 func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
@@ -331,7 +334,7 @@ func (h *Host) boot(ctx context.Context, b *boot, from *origin, image, guestEnd 
 	go func() { armed <- h.watchMemory(b) }()
 	err := func() error {
 		if b.spare == nil {
-			if err := h.newSentry(b, h.planOf(from), image); err != nil {
+			if err := h.newSentry(b, h.planOf(b, from), image); err != nil {
 				return err
 			}
 		}

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"gvisor.dev/gvisor/pkg/cpuid"
 )
@@ -13,4 +16,19 @@ const cacheLine = "cache-line-"
 // archCPU returns the properties that gVisor compares in addition to features.
 func archCPU(host cpuid.FeatureSet) []string {
 	return []string{cacheLine + strconv.Itoa(int(host.CacheLine()))}
+}
+
+// trapsCPUID reports whether the kernel can make the instruction CPUID fault, so that the
+// sentry answers it. Intel's CPUs do since Ivy Bridge; a hypervisor may not pass that on.
+func trapsCPUID() bool {
+	raw, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		if flags, is := strings.CutPrefix(line, "flags"); is {
+			return slices.Contains(strings.Fields(flags), "cpuid_fault")
+		}
+	}
+	return false
 }

@@ -128,11 +128,13 @@ type plan struct {
 	hostname string
 	build    string // of the Guest
 	layer    string // saved state whose writable layer it begins with; empty: none
+	// cpu are the features that its processes see, unless memory is restored; empty: all.
+	cpu cloudsandbox.CPUFeatures
 }
 
-// planOf is the plan of a sentry for a start from a saved state.
-func (h *Host) planOf(from *origin) plan {
-	p := plan{hostname: guest.Hostname, build: from.guestBuild(h)}
+// planOf is the plan of a sentry for a Boot, which may start from a saved state.
+func (h *Host) planOf(b *boot, from *origin) plan {
+	p := plan{hostname: guest.Hostname, build: from.guestBuild(h), cpu: b.record.CPU}
 	if from.memory() {
 		p.hostname = guest.RestoredHostname(from.SavedAt)
 	}
@@ -213,6 +215,9 @@ func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbo
 	bundle := h.bootDir(name)
 	spec := h.spec(shape)
 	spec.Hostname = p.hostname
+	if p.cpu != "" && p.cpu != h.cpu {
+		spec.Annotations = map[string]string{specutils.AnnotationCPUFeatures: annotationOf(p.cpu)}
+	}
 	guestImage, err := openBundle(bundle, spec, h.guestImageOf(p.build))
 	if err != nil {
 		image.Close()

@@ -297,7 +297,7 @@ func (h *Host) hello(hello sentryhost.Hello) (sentryhost.HelloReply, error) {
 	if h.groups.V2() {
 		kind = "v2"
 	}
-	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid(), CPU: h.cpu}, nil
+	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid(), CPU: h.cpu, HideableCPU: hideableCPU()}, nil
 }
 
 func (*Host) engineVersion() string { return version.Version() }

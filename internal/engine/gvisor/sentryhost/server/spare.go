@@ -27,6 +27,7 @@ type kind struct {
 	image  string
 	shape  sandbox.Shape
 	memory bool // the Boot is restored with its processes
+	cpu    sandbox.CPUFeatures
 }
 
 // spare is the part of a pre-warmed sentry that waits for a Boot.
@@ -40,7 +41,7 @@ type spare struct {
 // kindOf returns the kind of sentry for a start, and whether a pre-warmed one can serve
 // it.
 func (h *Host) kindOf(r sentryhost.StartRequest, from *origin) (kind, bool) {
-	k := kind{r.Image, r.Shape, from.memory()}
+	k := kind{r.Image, r.Shape, from.memory(), r.CPU}
 	return k, r.Spares > 0 && !from.layer() && from.guestBuild(h) == h.cfg.Build
 }
 
@@ -222,7 +223,7 @@ func (h *Host) newSpare(k kind) (*boot, error) {
 	}
 	b := &boot{gone: make(chan struct{}), spare: &spare{kind: k, image: kept}}
 	b.record.Name, b.record.Shape = sandbox.NewBootID(), k.shape
-	p := plan{hostname: guest.Hostname, build: h.cfg.Build}
+	p := plan{hostname: guest.Hostname, build: h.cfg.Build, cpu: k.cpu}
 	if k.memory {
 		p.hostname = guest.RestoredLater
 	}
