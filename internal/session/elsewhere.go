@@ -48,8 +48,9 @@ type snapshotCopy struct {
 // startSaved starts the Boot of a Sandbox from its Snapshot, and returns the record, which
 // may have changed, also with an error. The Node that keeps the Snapshot is the first
 // choice. If it has no room, drains, is away or lacks CPU features that the Snapshot needs,
-// the Boot starts on another Node from a copy of the Snapshot. If it has lost the Snapshot, it fetches a copy. Callers call release once
-// the Sandbox is recorded as running. They hold the Snapshot, which the Sandbox may leave.
+// the Boot starts on another Node from a copy of the Snapshot. If it has lost the Snapshot,
+// it fetches a copy. Callers call release once the Sandbox is recorded as running. They
+// hold the Snapshot, which the Sandbox may leave.
 func (m *Manager) startSaved(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, _ sandbox.Started, release func(), _ error) {
 	here := func() (sandbox.Sandbox, sandbox.Started, func(), error) {
 		started, err := m.startBoot(ctx, sb)
