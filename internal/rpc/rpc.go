@@ -94,6 +94,7 @@ type peer struct {
 	http    *http.Client
 	base    string                          // URL without a path
 	node    nodev1connect.NodeServiceClient // of the role Node only
+	tokens  signedTokens
 }
 
 // Self identifies the caller: a role of this installation, with its keys.
@@ -203,7 +204,7 @@ func (p *peer) signWith(ctx context.Context, pair *cluster.Pair, h http.Header, 
 	var token string
 	var err error
 	if pair != nil {
-		token, err = signFor(pair, tenant, audience(p.role, p.name))
+		token, err = p.tokens.sign(pair, tenant, audience(p.role, p.name))
 	} else {
 		token, err = p.self.Keys.sign(Caller{Role: p.self.Role, Name: p.self.Name, Tenant: tenant}, p.role)
 	}

@@ -63,6 +63,7 @@ type Server struct {
 	open    *http.ServeMux // of both
 	dials   dials
 	terms   terms
+	tokens  checkedTokens
 
 	draining chan struct{} // closed when the shutdown begins
 }
@@ -126,7 +127,7 @@ func (s *Server) caller(ctx context.Context, procedure string, h http.Header) (c
 	switch on := connectionOf(ctx); {
 	case on.tls != nil && s.Identity != nil:
 		pair := s.Identity.Current()
-		c, err = checkSigned(pair, on.tls.PeerCertificates, h, audience(s.Role, pair.ID.Name))
+		c, err = s.tokens.checkSigned(pair, on.tls.PeerCertificates, h, audience(s.Role, pair.ID.Name))
 	case s.Identity != nil && !on.unix:
 		err = anonymous(errors.New("the connection is neither TLS nor a Unix socket"))
 	default:

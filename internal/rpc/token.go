@@ -103,7 +103,7 @@ func signFor(pair *cluster.Pair, tenant sandbox.TenantID, to string) (string, er
 
 // checkSigned returns the caller over TLS with certs, whose token must be signed with the
 // key of the first one and be for the audience to. Every failure is the same Anonymous.
-func checkSigned(pair *cluster.Pair, certs []*x509.Certificate, h http.Header, to string) (Caller, error) {
+func (s *checkedTokens) checkSigned(pair *cluster.Pair, certs []*x509.Certificate, h http.Header, to string) (Caller, error) {
 	id, err := pair.Peer(certs, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return Caller{}, anonymous(err)
@@ -112,7 +112,7 @@ func checkSigned(pair *cluster.Pair, certs []*x509.Certificate, h http.Header, t
 	if err != nil {
 		return Caller{}, anonymous(err)
 	}
-	c, err := parseToken(h, algorithm, certs[0].PublicKey, jwt.WithAudience(to), jwt.WithIssuer(id.String()))
+	c, err := s.check(h, algorithm, certs[0], to, id.String())
 	if err != nil {
 		return Caller{}, err
 	}
