@@ -64,6 +64,12 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	if err := m.checkSecrets(ctx, tenant, req.Secrets); err != nil {
 		return sandbox.Sandbox{}, nil, quota, err
 	}
+	sb := m.recordOf(tenant, req)
+	found, drop := func() destination { return destination{} }, func() {}
+	if req.Snapshot == "" { // while the Store is read
+		found, drop = m.seek(ctx, namedTemplate{tenant, sb.Template}, sb.Shape, len(req.Volumes) > 0)
+	}
+	defer drop()
 	quota, err := m.store.TenantQuota(ctx, tenant)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, quota, err
@@ -75,7 +81,6 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	if err != nil {
 		return sandbox.Sandbox{}, nil, quota, err
 	}
-	sb := m.recordOf(tenant, req)
 	sb.Volumes = mounts
 	if req.Snapshot != "" {
 		sb, nodes, err := m.planFrom(ctx, sb, req)
@@ -89,17 +94,12 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 		return sandbox.Sandbox{}, nil, quota, err
 	}
 	sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
-	if sb.Image, err = m.images.Resolve(ctx, tenant, sb.Template); err != nil {
-		return sandbox.Sandbox{}, nil, quota, err
-	}
+	to := found()
+	sb.Image, nodes = to.image, to.nodes
 	if home != "" { // the Node that has the Volumes
-		return sb, []string{home}, quota, nil
+		nodes = []string{home}
 	}
-	nodes, err = m.placement.Place(ctx, sandbox.BootNeeds{Image: sb.Image, Shape: sb.Shape})
-	if err == nil && len(nodes) == 0 {
-		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
-	}
-	return sb, nodes, quota, err
+	return sb, nodes, quota, to.err
 }
 
 // planFrom completes the record of a Sandbox that starts from a Snapshot.

@@ -153,6 +153,7 @@ type Manager struct {
 	sweepCh chan struct{}
 	// retainCh says that the Tenants in grown have new Snapshots.
 	retainCh chan struct{}
+	guesses  guesses
 	stopping sync.WaitGroup // running stops of Boots that no record names
 
 	mu       sync.Mutex
@@ -221,6 +222,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		tails:       newTails(),
 		checkpoints: newCheckpoints(),
 		copies:      newCopies(),
+		guesses:     guesses{images: map[namedTemplate]string{}},
 		mendCh:      make(chan struct{}, 1),
 		lostCh:      make(chan struct{}, 1),
 		sweepCh:     make(chan struct{}, 1),
