@@ -92,19 +92,16 @@ func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.
 		*text = sandbox.StorableText(*text)
 	}
 	var mark sandbox.AuditMark
-	err := s.writer.write(ctx, func(st *statements) error {
-		last, err := scanMark(st.lastAudit.QueryRow())
-		if errors.Is(err, sql.ErrNoRows) {
-			last, err = scanMark(st.auditMark.QueryRow())
-		}
+	err := s.writer.send(ctx, func(p *pipeline) error {
+		last, err := lastMark(p)
 		if err != nil {
 			return err
 		}
 		e.Seq = last.Seq + 1
 		e.Hash = e.HashAfter(last.Hash)
 		mark = sandbox.AuditMark{Seq: e.Seq, Hash: e.Hash}
-		_, err = auditTable.insert.exec(st.insertAudit, &e)
-		return err
+		auditTable.insert.send(p, p.st.insertAudit, &e)
+		return nil
 	})
 	if err != nil {
 		return sandbox.AuditMark{}, err
@@ -112,9 +109,26 @@ func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.
 	return mark, nil
 }
 
-func scanMark(row *sql.Row) (m sandbox.AuditMark, err error) {
+// lastMark is the end of the chain, which the next entry follows.
+func lastMark(p *pipeline) (last sandbox.AuditMark, err error) {
+	empty := false
+	p.row(p.st.lastAudit, func(scan scanner) error {
+		last, err = scanMark(scan)
+		if empty = errors.Is(err, sql.ErrNoRows); empty {
+			return nil
+		}
+		return err
+	})
+	st, err := p.direct()
+	if err == nil && empty {
+		last, err = scanMark(st.auditMark.QueryRow().Scan)
+	}
+	return last, err
+}
+
+func scanMark(scan scanner) (m sandbox.AuditMark, err error) {
 	var hash []byte
-	err = row.Scan(&m.Seq, &hash)
+	err = scan(&m.Seq, &hash)
 	copy(m.Hash[:], hash)
 	return m, err
 }
@@ -192,7 +206,7 @@ func (s *Store) ReadAudit(ctx context.Context, begin func(sandbox.AuditMark) err
 		return classify(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // it only reads
-	mark, err := scanMark(tx.QueryRowContext(ctx, auditMark))
+	mark, err := scanMark(tx.QueryRowContext(ctx, auditMark).Scan)
 	if err != nil {
 		return classify(err)
 	}
@@ -219,7 +233,7 @@ func (s *Store) ReadAudit(ctx context.Context, begin func(sandbox.AuditMark) err
 // TrimAudit implements sandbox.AuditStore.
 func (s *Store) TrimAudit(ctx context.Context, before time.Time, limit int) (removed int, err error) {
 	err = s.writer.write(ctx, func(st *statements) error {
-		mark, err := scanMark(st.auditMark.QueryRow())
+		mark, err := scanMark(st.auditMark.QueryRow().Scan)
 		if err != nil {
 			return err
 		}
@@ -231,7 +245,7 @@ func (s *Store) TrimAudit(ctx context.Context, before time.Time, limit int) (rem
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		last, err := scanMark(st.auditSeq.QueryRow(most))
+		last, err := scanMark(st.auditSeq.QueryRow(most).Scan)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil // none is that old
 		}

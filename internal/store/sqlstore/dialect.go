@@ -24,9 +24,10 @@ type dialect struct {
 	goose goose.Dialect
 	// numbered rewrites "?" and "?1" to "$1".
 	numbered bool
-	// begin begins a writing transaction, after the one before has ended. beginLater does
-	// so too, and the commit does not wait for the disk; empty: begin does.
-	begin, beginLater string
+	// begin begins a writing transaction. lock makes it wait for the other processes'
+	// transactions before; empty: begin does. commitLater makes its commit not wait for the
+	// disk; empty: no commit does.
+	begin, lock, commitLater string
 	// inStates and withMetadata filter a list: ?4 is a JSON array of States, ?5 a JSON
 	// object.
 	inStates, withMetadata string

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // LimitPages bounds the size of the database file, like a full disk.
@@ -64,6 +66,16 @@ func (s *Store) HoldCommit(t *testing.T) (commit func() error) {
 func (s *Store) ReadFor(ctx context.Context, d time.Duration) error {
 	_, err := s.reads.ExecContext(ctx, "SELECT pg_sleep($1)", d.Seconds())
 	return classify(err)
+}
+
+// InsertKeyTwice inserts a Key twice in one write, whose last statement thus fails.
+func (s *Store) InsertKeyTwice(ctx context.Context, k sandbox.Key) error {
+	return s.writer.send(ctx, func(p *pipeline) error {
+		for range 2 {
+			keyTable.insert.send(p, p.st.insertKey, &k)
+		}
+		return nil
+	})
 }
 
 // WaitQueued waits until n writes are queued.

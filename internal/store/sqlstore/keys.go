@@ -45,6 +45,16 @@ var idempotencyTable = newTable("onces", func(o *sandbox.IdempotencyRecord, c *c
 	c.add("answer", (*blob)(&o.Answer))
 })
 
+// takingOver replaces a record that began at or before ?9, and takes one over that has no
+// answer yet from another Holder, for the same request.
+const takingOver = `ON CONFLICT (tenant, key) DO UPDATE SET holder = excluded.holder,
+	request = CASE WHEN onces.began_at <= ?9 THEN excluded.request ELSE onces.request END,
+	resource = CASE WHEN onces.began_at <= ?9 THEN excluded.resource ELSE onces.resource END,
+	status = CASE WHEN onces.began_at <= ?9 THEN excluded.status ELSE onces.status END,
+	answer = CASE WHEN onces.began_at <= ?9 THEN excluded.answer ELSE onces.answer END,
+	began_at = CASE WHEN onces.began_at <= ?9 THEN excluded.began_at ELSE onces.began_at END
+	WHERE onces.began_at <= ?9 OR (onces.status = 0 AND onces.request = excluded.request AND onces.holder <> excluded.holder)`
+
 // The statements about a Once whose Holder still runs it.
 const (
 	thatRecord = "tenant = $tenant AND key = $key"
@@ -52,8 +62,7 @@ const (
 )
 
 var (
-	insertIdempotent  = idempotencyTable.replacing("tenant", "key")
-	takeIdempotent    = idempotencyTable.update(thatRecord, "holder")
+	beginIdempotent   = idempotencyTable.inserting(takingOver)
 	finishIdempotent  = idempotencyTable.update(thatRecord+" AND holder = $holder", "status", "answer")
 	dropIdempotent    = idempotencyTable.command("DELETE FROM onces WHERE " + openRecord)
 	releaseIdempotent = idempotencyTable.command("UPDATE onces SET holder = '' WHERE " + openRecord)
@@ -61,9 +70,9 @@ var (
 
 // keyStatements are the writer's prepared statements for keys and onces.
 type keyStatements struct {
-	insertKey, countKeys, deleteKey, renameKey, rotateKey, hasKey, forgetKeys                          *sql.Stmt
-	usedKey, usedPrevious                                                                              *sql.Stmt
-	once, insertIdempotent, takeIdempotent, finishIdempotent, dropIdempotent, releaseIdempotent, prune *sql.Stmt
+	insertKey, countKeys, deleteKey, renameKey, rotateKey, hasKey, forgetKeys         *sql.Stmt
+	usedKey, usedPrevious                                                             *sql.Stmt
+	once, beginIdempotent, finishIdempotent, dropIdempotent, releaseIdempotent, prune *sql.Stmt
 }
 
 func (s *keyStatements) all() []prepared {
@@ -78,8 +87,7 @@ func (s *keyStatements) all() []prepared {
 		{&s.usedKey, `UPDATE keys SET used_at = ?1 WHERE hash = ?2 AND used_at < ?1`},
 		{&s.usedPrevious, `UPDATE keys SET previous_used_at = ?1 WHERE previous_hash = ?2 AND previous_used_at < ?1`},
 		{&s.once, idempotencyTable.record + `WHERE tenant = ? AND key = ?`},
-		{&s.insertIdempotent, insertIdempotent.text},
-		{&s.takeIdempotent, takeIdempotent.text},
+		{&s.beginIdempotent, beginIdempotent.text},
 		{&s.finishIdempotent, finishIdempotent.text},
 		{&s.dropIdempotent, dropIdempotent.text},
 		{&s.releaseIdempotent, releaseIdempotent.text},
@@ -195,23 +203,21 @@ func (s *Store) UsedKeys(ctx context.Context, used map[sandbox.KeyHash]time.Time
 
 // BeginIdempotent implements sandbox.IdempotencyStore.
 func (s *Store) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, expired time.Time) (there sandbox.IdempotencyRecord, began bool, err error) {
-	err = s.writer.write(ctx, func(st *statements) error {
-		var scanErr error
-		there, scanErr = idempotencyTable.scan(st.once.QueryRow(string(o.Tenant), o.Key).Scan)
-		switch {
-		case errors.Is(scanErr, sql.ErrNoRows), scanErr == nil && !there.At.After(expired):
-			there, began = o, true
-			begun := o
-			begun.Status, begun.Answer = 0, nil
-			_, err := insertIdempotent.exec(st.insertIdempotent, &begun)
+	o.Status, o.Answer = 0, nil
+	args, err := beginIdempotent.args(&o)
+	if err != nil {
+		return sandbox.IdempotencyRecord{}, false, err
+	}
+	args = append(args, micros(expired))
+	err = s.writer.send(ctx, func(p *pipeline) error {
+		p.add(step{stmt: p.st.beginIdempotent, args: args, last: true, count: func(n int64) error {
+			began = n > 0
+			return nil
+		}})
+		p.add(step{stmt: p.st.once, args: []any{string(o.Tenant), o.Key}, last: true, row: func(scan scanner) (err error) {
+			there, err = idempotencyTable.scan(scan)
 			return err
-		case scanErr != nil:
-			return scanErr
-		case there.Status == 0 && there.Request == o.Request && there.Holder != o.Holder:
-			there.Holder, began = o.Holder, true
-			_, err := takeIdempotent.exec(st.takeIdempotent, &o)
-			return err
-		}
+		}})
 		return nil
 	})
 	if err != nil {
@@ -222,25 +228,25 @@ func (s *Store) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyRecord
 
 // FinishIdempotent implements sandbox.IdempotencyStore.
 func (s *Store) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
-	return s.writer.write(ctx, func(st *statements) error {
-		_, err := finishIdempotent.exec(st.finishIdempotent, &o)
-		return err
+	return s.writer.send(ctx, func(p *pipeline) error {
+		finishIdempotent.send(p, p.st.finishIdempotent, &o)
+		return nil
 	})
 }
 
 // DropIdempotent implements sandbox.IdempotencyStore.
 func (s *Store) DropIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
-	return s.writer.write(ctx, func(st *statements) error {
-		_, err := dropIdempotent.exec(st.dropIdempotent, &o)
-		return err
+	return s.writer.send(ctx, func(p *pipeline) error {
+		dropIdempotent.send(p, p.st.dropIdempotent, &o)
+		return nil
 	})
 }
 
 // ReleaseIdempotent implements sandbox.IdempotencyStore.
 func (s *Store) ReleaseIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
-	return s.writer.write(ctx, func(st *statements) error {
-		_, err := releaseIdempotent.exec(st.releaseIdempotent, &o)
-		return err
+	return s.writer.send(ctx, func(p *pipeline) error {
+		releaseIdempotent.send(p, p.st.releaseIdempotent, &o)
+		return nil
 	})
 }
 

@@ -62,17 +62,19 @@ func (s *leaderStatements) now() (time.Time, error) {
 	return clockAt(n), nil
 }
 
-// check returns the refusal of a write in the term of l, if that is over.
-func (s *leaderStatements) check(l *sandbox.Leader) error {
-	now, err := one(s.leaderNow.QueryRow(l.Role), scanLeader, noLeader)
-	switch {
-	case errors.Is(err, sandbox.NotFound):
-	case err != nil:
-		return err
-	case now.Holder == l.Holder && now.Epoch == l.Epoch && now.Left > 0:
-		return nil
-	}
-	return sandbox.Errorf(sandbox.Unavailable, "this %s does not lead any more, and the request may have begun: check the state before you repeat it", l.Role).WithCause(sandbox.ErrNotLeading)
+// check makes the pipeline fail if the term of l is over.
+func (s *leaderStatements) check(p *pipeline, l *sandbox.Leader) {
+	p.row(s.leaderNow, func(scan scanner) error {
+		now, err := scanLeader(scan)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return err
+		case now.Holder == l.Holder && now.Epoch == l.Epoch && now.Left > 0:
+			return nil
+		}
+		return sandbox.Errorf(sandbox.Unavailable, "this %s does not lead any more, and the request may have begun: check the state before you repeat it", l.Role).WithCause(sandbox.ErrNotLeading)
+	}, l.Role)
 }
 
 // Lead implements sandbox.LeaderStore.
@@ -143,15 +145,25 @@ type fencedWriter struct {
 	lost   func()
 }
 
+// write runs do, which takes one statement after the other, in a transaction.
 func (w fencedWriter) write(ctx context.Context, do func(*statements) error) error {
-	if w.leader == nil {
-		return w.writer.write(ctx, do)
-	}
-	err := w.writer.write(ctx, func(st *statements) error {
-		if err := st.leaderStatements.check(w.leader); err != nil {
+	return w.send(ctx, func(p *pipeline) error {
+		st, err := p.direct()
+		if err != nil {
 			return err
 		}
 		return do(st)
+	})
+}
+
+// send is write for a do that uses the pipeline.
+func (w fencedWriter) send(ctx context.Context, do func(*pipeline) error) error {
+	if w.leader == nil {
+		return w.writer.write(ctx, do)
+	}
+	err := w.writer.write(ctx, func(p *pipeline) error {
+		p.st.leaderStatements.check(p, w.leader)
+		return do(p)
 	})
 	if errors.Is(err, sandbox.ErrNotLeading) && w.lost != nil {
 		w.lost()

@@ -22,7 +22,7 @@ import (
 const (
 	// The changes of the writer that held the lock before must be visible. So the
 	// isolation level is set here, and the database's default does not matter.
-	beginPostgres = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; `
+	beginPostgres = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	// The schema's name is in the lock, so that two installations may share a database.
 	lockPostgres = `SELECT pg_advisory_xact_lock(hashtext('cloud-sandbox writer'), hashtext(current_schema()))`
 )
@@ -31,8 +31,9 @@ var postgresDialect = dialect{
 	name:         "postgres",
 	goose:        goose.DialectPostgres,
 	numbered:     true,
-	begin:        beginPostgres + lockPostgres,
-	beginLater:   beginPostgres + `SET LOCAL synchronous_commit = off; ` + lockPostgres,
+	begin:        beginPostgres,
+	lock:         lockPostgres,
+	commitLater:  `SET LOCAL synchronous_commit = off`,
 	inStates:     `state IN (SELECT jsonb_array_elements_text(CAST(?4 AS JSONB)))`,
 	inIDs:        `id IN (SELECT jsonb_array_elements_text(CAST(?1 AS JSONB)))`,
 	withMetadata: `CAST(metadata AS JSONB) @> CAST(?5 AS JSONB)`,

@@ -41,16 +41,36 @@ func (q *quotaQueries) all() []prepared {
 	return []prepared{{&q.ownQuota, ownQuotaText}, {&q.quotaUse, quotaUseText}, {&q.snapshotUse, snapshotUseText}, {&q.volumeUse, volumeUseText}, {&q.creates, createsText}}
 }
 
-// quotaOf returns the Quota of a Tenant: its own, read by ownQuota, or else otherwise.
-func quotaOf(ctx context.Context, ownQuota *sql.Stmt, tenant sandbox.TenantID, otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
-	var text string
-	switch err := ownQuota.QueryRowContext(ctx, string(tenant)).Scan(&text); {
-	case errors.Is(err, sql.ErrNoRows):
-		return otherwise, false, nil
-	case err != nil:
+// quotaOf returns the Quota of a Tenant: its own, read by stmt, or else otherwise.
+func quotaOf(ctx context.Context, stmt *sql.Stmt, tenant sandbox.TenantID, otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
+	var text ownQuota
+	if err := text.scan(stmt.QueryRowContext(ctx, string(tenant)).Scan); err != nil {
 		return quota, false, err
 	}
-	if err := json.Unmarshal([]byte(text), &quota); err != nil {
+	return text.or(otherwise)
+}
+
+// ownQuota is the text of a Tenant's own Quota; empty: it has none.
+type ownQuota string
+
+func (q *ownQuota) scan(scan scanner) error {
+	err := scan((*string)(q))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return err
+}
+
+func (q *ownQuota) read(p *pipeline, tenant sandbox.TenantID) {
+	p.row(p.st.ownQuota, q.scan, string(tenant))
+}
+
+// or returns the Quota and true; without one, it returns otherwise.
+func (q ownQuota) or(otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
+	if q == "" {
+		return otherwise, false, nil
+	}
+	if err := json.Unmarshal([]byte(q), &quota); err != nil {
 		return quota, true, fmt.Errorf("decode a quota: %w", err)
 	}
 	return quota, true, nil
@@ -68,12 +88,19 @@ func (q *quotaQueries) useOfVolumes(ctx context.Context, tenant sandbox.TenantID
 
 // use returns the use of a Tenant's Sandboxes at the time now.
 func (q *quotaQueries) use(ctx context.Context, tenant sandbox.TenantID, now time.Time) (u sandbox.QuotaUse, err error) {
-	if err := q.quotaUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Sandboxes, &u.CPUs, &u.MemoryBytes, &u.DiskBytes); err != nil {
+	if err := scanQuotaUse(&u, q.quotaUse.QueryRowContext(ctx, string(tenant)).Scan); err != nil {
 		return u, err
 	}
-	err = q.creates.QueryRowContext(ctx, string(tenant), micros(now.Add(-sandbox.CreateWindow))).Scan(&u.Creates)
+	err = q.creates.QueryRowContext(ctx, string(tenant), createsSince(now)).Scan(&u.Creates)
 	return u, err
 }
+
+func scanQuotaUse(u *sandbox.QuotaUse, scan scanner) error {
+	return scan(&u.Sandboxes, &u.CPUs, &u.MemoryBytes, &u.DiskBytes)
+}
+
+// createsSince is the time since when creates count at the time now.
+func createsSince(now time.Time) int64 { return micros(now.Add(-sandbox.CreateWindow)) }
 
 // SetDefaultQuota sets the Quota of Tenants without their own. Call it before the Store
 // is used.
@@ -82,14 +109,15 @@ func (s *Store) SetDefaultQuota(q sandbox.Quota) { s.quota = q }
 // admit returns Exhausted if sb exceeds the Quota of its Tenant. It runs in the
 // transaction that has just added sb, so that concurrent requests cannot exceed the
 // Quota.
-func (s *Store) admit(st *statements, sb sandbox.Sandbox) error {
-	ctx := context.Background() // the transaction's, which many callers share
-	quota, _, err := quotaOf(ctx, st.ownQuota, sb.Tenant, s.quota)
+func (s *Store) admit(p *pipeline, own ownQuota, sb sandbox.Sandbox) error {
+	quota, _, err := own.or(s.quota)
 	if err != nil || quota == (sandbox.Quota{}) {
 		return err
 	}
-	used, err := st.use(ctx, sb.Tenant, sb.CreatedAt)
-	if err != nil {
+	var used sandbox.QuotaUse
+	p.row(p.st.quotaUse, func(scan scanner) error { return scanQuotaUse(&used, scan) }, string(sb.Tenant))
+	p.row(p.st.creates, func(scan scanner) error { return scan(&used.Creates) }, string(sb.Tenant), createsSince(sb.CreatedAt))
+	if err := p.flush(); err != nil {
 		return err
 	}
 	used.Sandboxes, used.Creates = used.Sandboxes-1, used.Creates-1
@@ -105,7 +133,7 @@ func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
 	if !snap.Kept || snap.Layer != "" {
 		return nil
 	}
-	ctx := context.Background() // as above
+	ctx := context.Background() // the transaction's, which many callers share
 	quota, _, err := quotaOf(ctx, st.ownQuota, snap.Tenant, s.quota)
 	if err != nil || quota.SnapshotBytes == 0 {
 		return err

@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -116,6 +115,7 @@ const (
 
 // statements are the prepared statements of the writer's connection.
 type statements struct {
+	begin, lock, commitLater       *sql.Stmt // lock and commitLater are nil on SQLite
 	commit, rollback               *sql.Stmt
 	savepoint, rollbackTo, release *sql.Stmt
 	insert, update, updateEnded    *sql.Stmt
@@ -140,12 +140,7 @@ type statements struct {
 }
 
 func (s *statements) all(d *dialect) []prepared {
-	return slices.Concat(s.leaderStatements.all(d), s.copyKeyStatements.all(), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
-		{&s.commit, `COMMIT`},
-		{&s.rollback, `ROLLBACK`},
-		{&s.savepoint, `SAVEPOINT one`},
-		{&s.rollbackTo, `ROLLBACK TO one`},
-		{&s.release, `RELEASE one`},
+	return slices.Concat(s.transaction(d), s.leaderStatements.all(d), s.copyKeyStatements.all(), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.insert, sandboxTable.insert.text},
 		{&s.update, updateSandbox.text},
 		{&s.updateEnded, endSandbox.text},
@@ -158,6 +153,21 @@ func (s *statements) all(d *dialect) []prepared {
 		{&s.drainNode, `UPDATE nodes SET draining = ? WHERE name = ?`},
 		{&s.loseNode, `UPDATE nodes SET lost_epoch = ? WHERE name = ?`},
 	})
+}
+
+func (s *statements) transaction(d *dialect) []prepared {
+	all := []prepared{
+		{&s.begin, d.begin},
+		{&s.commit, `COMMIT`},
+		{&s.rollback, `ROLLBACK`},
+		{&s.savepoint, `SAVEPOINT one`},
+		{&s.rollbackTo, `ROLLBACK TO one`},
+		{&s.release, `RELEASE one`},
+	}
+	if d.lock != "" {
+		all = append(all, prepared{&s.lock, d.lock}, prepared{&s.commitLater, d.commitLater})
+	}
+	return all
 }
 
 // newestFirst and oldestFirst are the two orders of a list, with the start of a page.
@@ -225,17 +235,19 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		return sandbox.Sandbox{}, err
 	}
 	sb = row.record()
-	err = s.writer.write(ctx, func(st *statements) error {
-		if err := cmp.Or(saved(st, sb), mounted(st, sb)); err != nil {
-			return err
-		}
-		if _, err := st.insert.Exec(args...); err != nil {
+	err = s.writer.send(ctx, func(p *pipeline) error {
+		var had openUsage
+		var quota ownQuota
+		saved(p, sb)
+		mounted(p, sb)
+		p.exec(p.st.insert, args...)
+		p.st.open(p, sb.ID, &had)
+		quota.read(p, sb.Tenant)
+		if err := p.flush(); err != nil {
 			return taken(err, sb)
 		}
-		if _, err := st.meter(sb, at); err != nil {
-			return err
-		}
-		return s.admit(st, sb)
+		p.st.meter(p, sb, had, at)
+		return s.admit(p, quota, sb)
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
@@ -258,29 +270,31 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 	}
 	sb = row.record()
 	var counted sandbox.UsageAmount
-	err = s.writer.write(ctx, func(st *statements) error {
-		if err := saved(st, sb); err != nil {
-			return err
-		}
-		l, err := st.lifeBefore(sb)
-		if err != nil {
-			return err
-		}
-		stmt := st.update
+	err = s.writer.send(ctx, func(p *pipeline) error {
+		var l life
+		var had openUsage
+		var updated bool
+		saved(p, sb)
+		p.st.lifeBefore(p, sb, &l)
+		stmt := p.st.update
 		if ended {
-			stmt = st.updateEnded
+			stmt = p.st.updateEnded
 		}
-		result, err := stmt.Exec(args...)
-		if err != nil {
+		p.changed(stmt, func(n int64) error {
+			updated = n == 1
+			return nil
+		}, args...)
+		p.st.open(p, sb.ID, &had)
+		if err := p.flush(); err != nil {
 			return taken(err, sb)
 		}
-		n, err := result.RowsAffected()
+		if updated {
+			counted = p.st.meter(p, sb, had, at)
+			return p.queueLife(l, sb)
+		}
+		st, err := p.direct()
 		if err != nil {
 			return err
-		}
-		if n == 1 {
-			counted, err = st.meter(sb, at)
-			return cmp.Or(err, st.queueLife(l, sb))
 		}
 		var one int
 		switch err := st.exists.QueryRow(sb.ID, sb.Tenant).Scan(&one); {
@@ -298,21 +312,16 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 	return sb, nil
 }
 
-// saved returns Conflict if sb needs a Snapshot that does not exist.
-func saved(st *statements, sb sandbox.Sandbox) error {
+// saved makes the pipeline fail with Conflict if sb needs a Snapshot that does not exist.
+func saved(p *pipeline, sb sandbox.Sandbox) {
 	switch sb.State {
 	case sandbox.Starting, sandbox.Paused, sandbox.Resuming:
 	default:
-		return nil
+		return
 	}
-	if sb.Snapshot == "" {
-		return nil
+	if sb.Snapshot != "" {
+		p.needs(p.st.snapshotReady, sandbox.Errorf(sandbox.Conflict, "the snapshot %s is gone", sb.Snapshot), sb.Snapshot, string(sb.Tenant))
 	}
-	ready, err := found(st.snapshotReady, sb.Snapshot, string(sb.Tenant))
-	if err == nil && !ready {
-		err = sandbox.Errorf(sandbox.Conflict, "the snapshot %s is gone", sb.Snapshot)
-	}
-	return err
 }
 
 // taken turns the two uniqueness violations of a record into Conflicts.

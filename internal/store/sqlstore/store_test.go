@@ -14,6 +14,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlstore"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/storetest"
@@ -338,19 +340,27 @@ func TestFullDisk(t *testing.T) {
 
 // A failed write does not affect the others of its transaction.
 func TestBatchKeepsTheGood(t *testing.T) {
-	st := open(t, filepath.Join(t.TempDir(), "x.db"))
+	t.Run("sqlite", func(t *testing.T) { batchKeepsTheGood(t, open(t, filepath.Join(t.TempDir(), "x.db"))) })
+	t.Run("postgres", func(t *testing.T) { batchKeepsTheGood(t, openPostgres(t, postgrestest.Start(t).Address(t))) })
+}
+
+func batchKeepsTheGood(t *testing.T, st *sqlstore.Store) {
 	taken, err := st.InsertSandbox(t.Context(), record())
 	if err != nil {
 		t.Fatal(err)
 	}
 	release := st.HoldWriter(t)
 	var wg sync.WaitGroup
-	errs := make([]error, 20)
+	errs := make([]error, 21)
 	for i := range errs {
 		wg.Go(func() {
 			sb := record()
-			if i%2 == 1 {
+			switch i % 3 {
+			case 1:
 				sb.ID = taken.ID
+			case 2:
+				errs[i] = st.InsertKeyTwice(context.Background(), sandbox.Key{ID: sb.ID, Tenant: "t"})
+				return
 			}
 			_, errs[i] = st.InsertSandbox(context.Background(), sb)
 		})
@@ -359,12 +369,20 @@ func TestBatchKeepsTheGood(t *testing.T) {
 	release()
 	wg.Wait()
 	for i, err := range errs {
-		if bad := i%2 == 1; bad != errors.Is(err, sandbox.Conflict) || !bad && err != nil {
-			t.Errorf("write %d = %v", i, err)
+		if want := [...]sandbox.Code{"", sandbox.Conflict, sandbox.Internal}[i%3]; sandbox.CodeOf(err) != want {
+			t.Errorf("write %d = %v, want %q", i, err, want)
 		}
 	}
-	if n, err := st.CountSandboxes(t.Context(), "t"); err != nil || n[sandbox.Running] != 11 {
-		t.Errorf("stored %v, %v, want 11", n, err)
+	if n, err := st.CountSandboxes(t.Context(), "t"); err != nil || n[sandbox.Running] != 8 {
+		t.Errorf("stored %v, %v, want 8", n, err)
+	}
+	if keys, err := st.Keys(t.Context(), "t"); err != nil || len(keys) != 0 {
+		t.Errorf("stored the keys %+v, %v", keys, err)
+	}
+	alone := st.InsertKeyTwice(t.Context(), sandbox.Key{ID: "k", Tenant: "t"})
+	codetest.Want(t, "a key twice, alone", alone, sandbox.Internal)
+	if keys, err := st.Keys(t.Context(), "t"); err != nil || len(keys) != 0 {
+		t.Errorf("stored the keys %+v, %v", keys, err)
 	}
 }
 

@@ -158,6 +158,16 @@ func (c *command[R]) exec(stmt *sql.Stmt, r *R) (sql.Result, error) {
 	return stmt.Exec(args...)
 }
 
+// send adds the command, prepared as stmt, for a record to a pipeline.
+func (c *command[R]) send(p *pipeline, stmt *sql.Stmt, r *R) {
+	args, err := c.args(r)
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	p.exec(stmt, args...)
+}
+
 // bound is a field's value for the driver.
 func bound(place any) (any, error) {
 	switch p := place.(type) {

@@ -82,52 +82,52 @@ var openTable = newTable("usage_open", func(o *openUsage, c *columns) {
 
 var beginUsage = openTable.replacing("sandbox")
 
-// open returns the open usage of a Sandbox; false: it is not charged.
-func (s *usageStatements) open(id string) (o openUsage, is bool, err error) {
-	o, err = openTable.scan(s.openUsage.QueryRow(id).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return o, false, nil
-	}
-	return o, err == nil, err
+// open reads the open usage of a Sandbox into o, which stays zero if it is not charged.
+func (s *usageStatements) open(p *pipeline, id string, o *openUsage) {
+	p.row(s.openUsage, func(scan scanner) (err error) {
+		*o, err = openTable.scan(scan)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+		return err
+	}, id)
 }
 
+// charged reports whether o is of a Sandbox that is charged.
+func (o *openUsage) charged() bool { return o.sandbox != "" }
+
 // meter charges the Sandbox at the rate of its record sb from the time at on, and returns
-// the usage that it counts.
-func (s *usageStatements) meter(sb sandbox.Sandbox, at time.Time) (counted sandbox.UsageAmount, err error) {
+// the usage that it counts. had is the open usage before.
+func (s *usageStatements) meter(p *pipeline, sb sandbox.Sandbox, had openUsage, at time.Time) (counted sandbox.UsageAmount) {
 	rate, charged := sb.Rate()
-	had, was, err := s.open(sb.ID)
-	if err != nil || charged == was && rate == had.rate {
-		return counted, err
+	if charged == had.charged() && rate == had.rate {
+		return counted
 	}
 	if at.IsZero() {
 		at = time.Now()
 	}
-	if was {
-		if counted, err = s.count(sb.ID, had, at); err != nil {
-			return counted, err
-		}
+	if had.charged() {
+		counted = s.count(p, had, at)
 		if at.Before(had.since) { // a clock was set back, or a lost Boot was last seen before it was last counted
 			at = had.since
 		}
 	}
-	if !charged {
-		_, err = s.endUsage.Exec(sb.ID)
-		return counted, err
+	if charged {
+		beginUsage.send(p, s.beginUsage, &openUsage{sandbox: sb.ID, tenant: sb.Tenant, since: at, rate: rate})
+	} else {
+		p.exec(s.endUsage, sb.ID)
 	}
-	_, err = beginUsage.exec(s.beginUsage, &openUsage{sandbox: sb.ID, tenant: sb.Tenant, since: at, rate: rate})
-	return counted, err
+	return counted
 }
 
-// count adds a Sandbox's usage until a time.
-func (s *usageStatements) count(id string, o openUsage, until time.Time) (counted sandbox.UsageAmount, err error) {
+// count adds the usage of a Sandbox that is charged until a time.
+func (s *usageStatements) count(p *pipeline, o openUsage, until time.Time) (counted sandbox.UsageAmount) {
 	for day, d := range sandbox.DaysBetween(o.since, until) {
 		a := o.rate.Over(d)
-		if _, err := s.addUsage.Exec(string(o.tenant), int64(day), id, a.Seconds, a.CPUSeconds, a.MemoryGiBSeconds, a.DiskGiBSeconds); err != nil {
-			return counted, err
-		}
+		p.exec(s.addUsage, string(o.tenant), int64(day), o.sandbox, a.Seconds, a.CPUSeconds, a.MemoryGiBSeconds, a.DiskGiBSeconds)
 		counted.Add(a)
 	}
-	return counted, nil
+	return counted
 }
 
 // A counter sums the usage that a Store has counted since it was opened.
@@ -154,13 +154,19 @@ func (s *Store) CountUsage(ctx context.Context, sandboxes []string, at time.Time
 	at = fromMicros(micros(at))
 	for batch := range slices.Chunk(sandboxes, countBatch) {
 		var counted sandbox.UsageAmount
-		err := s.writer.write(ctx, func(st *statements) error {
-			for _, id := range batch {
-				a, err := st.countUntil(id, at)
-				if err != nil {
-					return err
+		err := s.writer.send(ctx, func(p *pipeline) error {
+			open := make([]openUsage, len(batch))
+			for i, id := range batch {
+				p.st.open(p, id, &open[i])
+			}
+			if err := p.flush(); err != nil {
+				return err
+			}
+			for _, o := range open {
+				if o.charged() && o.since.Before(at) {
+					counted.Add(p.st.count(p, o, at))
+					p.exec(p.st.moveUsage, micros(at), o.sandbox)
 				}
-				counted.Add(a)
 			}
 			return nil
 		})
@@ -170,19 +176,6 @@ func (s *Store) CountUsage(ctx context.Context, sandboxes []string, at time.Time
 		s.counter.add(counted)
 	}
 	return nil
-}
-
-// countUntil counts a charged Sandbox's usage until a time.
-func (s *usageStatements) countUntil(id string, at time.Time) (counted sandbox.UsageAmount, err error) {
-	o, is, err := s.open(id)
-	if err != nil || !is || !o.since.Before(at) {
-		return counted, err
-	}
-	if counted, err = s.count(id, o, at); err != nil {
-		return counted, err
-	}
-	_, err = s.moveUsage.Exec(micros(at), id)
-	return counted, err
 }
 
 // trafficLife is how long a Boot's traffic count is kept after its last report: its Node

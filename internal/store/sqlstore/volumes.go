@@ -149,17 +149,10 @@ func (s *Store) DropVolume(ctx context.Context, id string) error {
 
 // mounted returns Conflict if a Volume of sb, which is about to be inserted, does not
 // exist.
-func mounted(st *statements, sb sandbox.Sandbox) error {
+func mounted(p *pipeline, sb sandbox.Sandbox) {
 	for _, m := range sb.Volumes {
-		ready, err := found(st.volumeReady, m.Volume, string(sb.Tenant))
-		if err == nil && !ready {
-			err = sandbox.Errorf(sandbox.Conflict, "the volume %s (%s) is gone", m.Name, m.Volume)
-		}
-		if err != nil {
-			return err
-		}
+		p.needs(p.st.volumeReady, sandbox.Errorf(sandbox.Conflict, "the volume %s (%s) is gone", m.Name, m.Volume), m.Volume, string(sb.Tenant))
 	}
-	return nil
 }
 
 func oneVolume(row *sql.Row) (sandbox.Volume, error) {

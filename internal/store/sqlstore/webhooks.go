@@ -18,18 +18,20 @@ import (
 
 // webhookStatements are the writer's prepared statements for webhooks.
 type webhookStatements struct {
-	webhooksNow, addWebhook, dropWebhook, dropWaiting    *sql.Stmt
-	insertWaiting, countAlike, waitingOfKind             *sql.Stmt
-	oldestWaiting, oldestOfKind, deleteWaiting           *sql.Stmt
-	growWebhook, shrinkWebhook, cameToWebhook            *sql.Stmt
-	waiting, restWaiting, retryWaiting, hastenWaiting    *sql.Stmt
-	queueOnce, trimQueued                                *sql.Stmt
-	stateBefore, copiedFrom, snapshotBefore, snapshotNow *sql.Stmt
+	webhooksNow, addWebhook, dropWebhook, dropWaiting *sql.Stmt
+	insertWaiting, countAlike, waitingOfKind          *sql.Stmt
+	oldestWaiting, oldestOfKind, deleteWaiting        *sql.Stmt
+	growWebhook, shrinkWebhook, cameToWebhook         *sql.Stmt
+	waiting, restWaiting, retryWaiting, hastenWaiting *sql.Stmt
+	queueOnce, trimQueued                             *sql.Stmt
+	webhooksAndState, copiedFrom                      *sql.Stmt
+	snapshotBefore, snapshotNow                       *sql.Stmt
 }
 
 func (s *webhookStatements) all() []prepared {
 	return []prepared{
 		{&s.webhooksNow, `SELECT id, kinds, since FROM webhooks ORDER BY id`},
+		{&s.webhooksAndState, `SELECT id, kinds, since, COALESCE((SELECT state FROM sandboxes WHERE id = ?1 AND tenant = ?2), '') FROM webhooks ORDER BY id`},
 		{&s.addWebhook, `INSERT INTO webhooks (id, kinds, since, waiting, bytes, missing, lost) VALUES (?, ?, ?, 0, 0, 0, 0)
 			ON CONFLICT (id) DO UPDATE SET kinds = excluded.kinds`},
 		{&s.dropWebhook, `DELETE FROM webhooks WHERE id = ?`},
@@ -49,7 +51,6 @@ func (s *webhookStatements) all() []prepared {
 		{&s.hastenWaiting, `UPDATE outbox SET next_at = ?2 WHERE webhook = ?1 AND next_at > ?2`},
 		{&s.queueOnce, `INSERT INTO told (id, at) VALUES (?, ?) ON CONFLICT (id) DO NOTHING`},
 		{&s.trimQueued, `DELETE FROM told WHERE at < ?`},
-		{&s.stateBefore, `SELECT state FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.copiedFrom, `SELECT COALESCE(b.id, '') FROM snapshots s LEFT JOIN sandboxes b ON b.id = s.sandbox_id AND b.tenant = s.tenant
 			WHERE s.id = ? AND s.layer = ''`},
 		{&s.snapshotBefore, `SELECT kept AND state = 'ready' AND layer = '' FROM snapshots WHERE id = ?`},
@@ -76,6 +77,8 @@ type hook struct {
 
 func (h hook) wants(k sandbox.EventKind) bool { return strings.Contains(h.kinds, " "+string(k)+" ") }
 
+func (h hook) wantsAny(kinds []sandbox.EventKind) bool { return slices.ContainsFunc(kinds, h.wants) }
+
 // hooks returns the Webhooks that are subscribed to one of kinds. Without any, the
 // caller records no Event.
 func (s *webhookStatements) hooks(kinds ...sandbox.EventKind) ([]hook, error) {
@@ -83,7 +86,7 @@ func (s *webhookStatements) hooks(kinds ...sandbox.EventKind) ([]hook, error) {
 		err = scan(&h.id, &h.kinds, &h.since)
 		return h, err
 	})(s.webhooksNow.Query())
-	return slices.DeleteFunc(all, func(h hook) bool { return !slices.ContainsFunc(kinds, h.wants) }), err
+	return slices.DeleteFunc(all, func(h hook) bool { return !h.wantsAny(kinds) }), err
 }
 
 // SetWebhooks implements sandbox.WebhookStore.
@@ -332,25 +335,32 @@ func sandboxKinds() []sandbox.EventKind {
 // A life holds the hooks for a change of a Sandbox, and its State before.
 type life struct {
 	hooks  []hook
-	before sandbox.State
+	before sandbox.State // empty without hooks, and for an unknown Sandbox
 }
 
-// lifeBefore reads a life before sb is written.
-func (s *webhookStatements) lifeBefore(sb sandbox.Sandbox) (l life, err error) {
-	if l.hooks, err = s.hooks(sandboxKinds()...); err != nil || len(l.hooks) == 0 {
-		return l, err
-	}
-	err = s.stateBefore.QueryRow(sb.ID, string(sb.Tenant)).Scan((*string)(&l.before))
-	if errors.Is(err, sql.ErrNoRows) { // then the write fails too
-		err = nil
-	}
-	return l, err
+// lifeBefore reads l before sb is written.
+func (s *webhookStatements) lifeBefore(p *pipeline, sb sandbox.Sandbox, l *life) {
+	kinds := sandboxKinds()
+	p.rows(s.webhooksAndState, func(scan scanner) error {
+		var h hook
+		if err := scan(&h.id, &h.kinds, &h.since, (*string)(&l.before)); err != nil {
+			return err
+		}
+		if h.wantsAny(kinds) {
+			l.hooks = append(l.hooks, h)
+		}
+		return nil
+	}, sb.ID, string(sb.Tenant))
 }
 
 // queueLife queues the events of sb, which has been written.
-func (s *webhookStatements) queueLife(l life, sb sandbox.Sandbox) error {
+func (p *pipeline) queueLife(l life, sb sandbox.Sandbox) error {
 	if len(l.hooks) == 0 {
 		return nil
+	}
+	s, err := p.direct()
+	if err != nil {
+		return err
 	}
 	e := sandbox.Event{Kind: sb.LifeEvent(l.before), Tenant: sb.Tenant, Sandbox: sb.ID, Name: sb.Name, Template: sb.Template, Snapshot: sb.Snapshot, Version: sb.Version}
 	now := time.Now()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -32,6 +31,7 @@ type writer struct {
 	conn    *sql.Conn // nil: it broke
 	socket  net.Conn  // of conn; nil: it is no connection to a server
 	stmts   statements
+	texts   map[*sql.Stmt]string // of stmts; nil: SQLite
 	queue   chan *write
 	quit    chan struct{} // closed: accept no more
 	done    chan struct{} // closed: the writer has ended
@@ -43,7 +43,7 @@ type writer struct {
 // A write is one caller's change. do runs at most once. The caller may read its results
 // only after done is closed.
 type write struct {
-	do    func(*statements) error
+	do    func(*pipeline) error
 	later bool        // see sandbox.CommitLater
 	taken atomic.Bool // by the writer, or by a caller that gave up
 	err   error       // valid once done is closed
@@ -83,15 +83,23 @@ func (w *writer) connect(ctx context.Context) (err error) {
 	if w.dialect.pooled {
 		w.socket = socketOf(w.conn)
 	}
-	if err := w.dialect.prepare(ctx, w.conn, w.stmts.all(w.dialect)); err != nil {
+	all := w.stmts.all(w.dialect)
+	if err := w.dialect.prepare(ctx, w.conn, all); err != nil {
 		return errors.Join(err, w.release())
+	}
+	if w.dialect.pooled {
+		w.texts = make(map[*sql.Stmt]string, len(all))
+		for _, p := range all {
+			w.texts[*p.stmt] = w.dialect.text(p.text)
+		}
 	}
 	return nil
 }
 
 // write runs do in a transaction and returns its error once that is committed. If ctx
-// ends first, the write has not happened and never will.
-func (w *writer) write(ctx context.Context, do func(*statements) error) error {
+// ends first, the write has not happened and never will. Statements that do leaves in the
+// pipeline run too.
+func (w *writer) write(ctx context.Context, do func(*pipeline) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -139,7 +147,7 @@ func (w *writer) release() error {
 		}
 	}
 	errs = append(errs, w.conn.Close())
-	w.conn, w.socket = nil, nil
+	w.conn, w.socket, w.texts = nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -222,16 +230,10 @@ func (w *writer) transact(batch []*write) error {
 		// Closing the socket ends a statement that waits for a silent server.
 		defer time.AfterFunc(batchLimit, func() { _ = socket.Close() }).Stop()
 	}
-	begin := w.dialect.begin
-	if w.dialect.beginLater != "" && !slices.ContainsFunc(batch, func(r *write) bool { return !r.later }) {
-		begin = w.dialect.beginLater
-	}
-	// A text without arguments may have several statements, in one round trip.
-	_, err := w.conn.ExecContext(ctx, begin)
-	if err != nil {
-		err = fmt.Errorf("begin, and wait for the writers before: %w", err)
-	} else {
-		err = w.each(ctx, batch)
+	p := &pipeline{st: &w.stmts, conn: w.conn, texts: w.texts}
+	err := w.begin(p, !slices.ContainsFunc(batch, func(r *write) bool { return !r.later }))
+	if err == nil {
+		err = w.each(ctx, p, batch)
 	}
 	if err != nil {
 		// After some failures SQLite has rolled back already: ignore the error of a
@@ -239,7 +241,8 @@ func (w *writer) transact(batch []*write) error {
 		_, _ = w.stmts.rollback.ExecContext(ctx)
 		return w.dropBroken(err)
 	}
-	if _, err := w.stmts.commit.ExecContext(ctx); err != nil {
+	p.exec(w.stmts.commit)
+	if err := p.flush(); err != nil {
 		_, _ = w.stmts.rollback.ExecContext(ctx)
 		if err := w.dropBroken(err); w.conn != nil {
 			return err
@@ -247,6 +250,22 @@ func (w *writer) transact(batch []*write) error {
 		return sandbox.Errorf(sandbox.Unavailable, "the database server was lost while it committed, and the request may have taken effect: check the state before you repeat it").WithCause(errors.Join(sandbox.ErrUncertain, err))
 	}
 	return nil
+}
+
+// begin begins the transaction, and waits for the writers before. With later its commit
+// does not wait for the disk.
+func (w *writer) begin(p *pipeline, later bool) error {
+	p.exec(w.stmts.begin)
+	if w.stmts.commitLater != nil && later {
+		p.exec(w.stmts.commitLater)
+	}
+	if w.stmts.lock != nil {
+		p.exec(w.stmts.lock)
+	}
+	if p.texts == nil {
+		return p.flush()
+	}
+	return nil // it is sent with the first statements
 }
 
 // dropBroken releases the connection if it is a broken connection to a server. Then it
@@ -261,23 +280,34 @@ func (w *writer) dropBroken(err error) error {
 }
 
 // each runs every write of a batch; an error fails the whole batch.
-func (w *writer) each(ctx context.Context, batch []*write) error {
+func (w *writer) each(ctx context.Context, p *pipeline, batch []*write) error {
 	if len(batch) == 1 {
-		batch[0].err = batch[0].do(&w.stmts)
-		return batch[0].err
+		r := batch[0]
+		if r.err = r.do(p); r.err == nil {
+			r.err = p.settle()
+		}
+		return r.err
 	}
 	for _, r := range batch {
-		if _, err := w.stmts.savepoint.ExecContext(ctx); err != nil {
-			return fmt.Errorf("savepoint: %w", err)
+		before, trips := len(p.queued), p.trips
+		p.exec(w.stmts.savepoint)
+		// Its last statements are sent before the next write's: they may fail, and it alone
+		// is rolled back.
+		if r.err = r.do(p); r.err == nil {
+			r.err = p.flush()
 		}
-		if r.err = r.do(&w.stmts); r.err != nil {
+		switch {
+		case r.err == nil:
+		case p.texts != nil && p.trips == trips: // not even its savepoint was sent
+			p.queued = p.queued[:before]
+			continue
+		default:
+			p.queued, p.err = nil, nil
 			if _, err := w.stmts.rollbackTo.ExecContext(ctx); err != nil {
 				return r.err // the transaction failed with this error
 			}
 		}
-		if _, err := w.stmts.release.ExecContext(ctx); err != nil {
-			return fmt.Errorf("release: %w", err)
-		}
+		p.exec(w.stmts.release)
 	}
 	return nil
 }

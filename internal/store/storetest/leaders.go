@@ -65,6 +65,8 @@ func formerLeader(t *testing.T, st sandbox.Store) {
 		t.Fatal(err)
 	}
 	must(t, first.CheckWrite(ctx))
+	free := st
+	beginOnce(t, free, sampleOnce("t"), time.Time{}, true)
 	refused := func(name string, st sandbox.Store) {
 		t.Helper()
 		before := lost
@@ -76,6 +78,7 @@ func formerLeader(t *testing.T, st sandbox.Store) {
 			},
 			"usage":  func() error { return st.CountUsage(ctx, []string{sb.ID}, epoch.Add(time.Hour)) },
 			"a trim": func() error { _, err := st.DeleteEnded(ctx, epoch, epoch); return err },
+			"a drop": func() error { return st.DropIdempotent(ctx, sampleOnce("t")) },
 		} {
 			err := write()
 			codetest.Want(t, what+" of "+name, err, sandbox.Unavailable)
@@ -83,9 +86,10 @@ func formerLeader(t *testing.T, st sandbox.Store) {
 				t.Errorf("%s of %s: %v", what, name, err)
 			}
 		}
-		if lost != before+5 {
+		if lost != before+6 {
 			t.Errorf("%s was told of %d refusals", name, lost-before)
 		}
+		beginOnce(t, free, sampleOnce("t"), time.Time{}, false)
 		if got, err := st.SandboxByID(ctx, sb.ID); err != nil || got.Version != sb.Version {
 			t.Errorf("a read of %s: %+v, %v", name, got, err)
 		}
