@@ -137,8 +137,9 @@ type IdempotencyStore interface {
 	// Holder is taken over and keeps its Resource, so that both attempts create one
 	// resource.
 	BeginIdempotent(ctx context.Context, o IdempotencyRecord, expired time.Time) (there IdempotencyRecord, began bool, err error)
-	// FinishIdempotent records the response.
-	FinishIdempotent(ctx context.Context, o IdempotencyRecord) error
+	// FinishIdempotent records the response, and adds e to the audit log as AppendAudit
+	// does, both or neither. A record of another Holder stays as it is.
+	FinishIdempotent(ctx context.Context, o IdempotencyRecord, e AuditEntry) (AuditMark, error)
 	// DropIdempotent deletes the record of a failed request of this Holder.
 	DropIdempotent(ctx context.Context, o IdempotencyRecord) error
 	// ReleaseIdempotent releases a record of this Holder whose request may or may not have taken

@@ -89,11 +89,20 @@ func (l *auditLog) ready(ctx context.Context) error {
 	return nil
 }
 
-// append writes an entry, also after the client has left. An entry that cannot be
-// written goes to the server's log.
-func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry) error {
+// append writes an entry, also after the client has left. finish, unless nil, writes it
+// together with the answer to an idempotency key. If that fails, the entry is written
+// without, and a repeat runs again for the same resource. An entry that cannot be written
+// goes to the server's log.
+func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry, finish func(context.Context, sandbox.AuditEntry) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
+	if finish != nil {
+		err := finish(ctx, e)
+		if err == nil {
+			return nil
+		}
+		l.log.WarnContext(ctx, "recording the answer to an idempotency key failed", telemetry.KeyError, err.Error())
+	}
 	_, err := l.store.AppendAudit(ctx, e)
 	if err == nil {
 		return nil
@@ -159,6 +168,8 @@ type auditing struct {
 	sandbox string   // ID
 	made    []string // IDs
 	named   string   // the ID or name of the request's object
+	finish  func(context.Context, sandbox.AuditEntry) error
+	leave   func() // see finishes; nil: nothing is finished
 }
 
 type auditingKey struct{}
@@ -218,6 +229,18 @@ func (a *auditing) names(id string) {
 	a.named = id
 }
 
+// finishes has the entry written by finish, together with the answer to an idempotency
+// key, and then calls leave.
+func (a *auditing) finishes(finish func(context.Context, sandbox.AuditEntry) error, leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done { // never: an answer that has begun is not stored
+		leave()
+		return
+	}
+	a.finish, a.leave = finish, leave
+}
+
 // wanted reports whether a request that ends with code gets an entry: it is of an
 // audited operation, or its caller was refused.
 func (a *auditing) wanted(code sandbox.Code) bool {
@@ -241,6 +264,9 @@ func (a *auditing) record(httpStatus int, err error) error {
 		return nil
 	}
 	a.done = true
+	if a.leave != nil {
+		defer a.leave()
+	}
 	code := ""
 	if err != nil {
 		f := status.Of(err)
@@ -262,7 +288,7 @@ func (a *auditing) record(httpStatus int, err error) error {
 	case len(a.made) > 1:
 		e.Detail = "made " + strings.Join(a.made, " ")
 	}
-	unrecorded := a.log.append(a.r.Context(), e)
+	unrecorded := a.log.append(a.r.Context(), e, a.finish)
 	if err != nil && httpStatus >= http.StatusInternalServerError {
 		return nil // it failed, and its own error says why
 	}

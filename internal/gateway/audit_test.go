@@ -187,8 +187,22 @@ func TestRepeatsAreRecorded(t *testing.T) {
 // failingAudit is a log that cannot be written while fails is set.
 type failingAudit struct {
 	sandbox.AuditStore
+	sandbox.IdempotencyStore
 	fails atomic.Bool
 	tried atomic.Int64
+}
+
+// under makes a gateway use the log.
+func (a *failingAudit) under(c *gateway.Config) {
+	a.AuditStore, a.IdempotencyStore = c.Audit, c.Store
+	c.Audit, c.Store = a, a
+}
+
+func (a *failingAudit) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+	if a.fails.Load() {
+		return sandbox.AuditMark{}, errors.New("the disk is full of it")
+	}
+	return a.IdempotencyStore.FinishIdempotent(ctx, o, e)
 }
 
 func (a *failingAudit) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
@@ -232,10 +246,7 @@ func TestNothingChangesUnrecorded(t *testing.T) {
 	} {
 		t.Run(door.name, func(t *testing.T) {
 			log := &failingAudit{}
-			f := newFixture(t, func(c *gateway.Config) {
-				log.AuditStore = c.Audit
-				c.Audit = log
-			})
+			f := newFixture(t, log.under)
 			addr, stop := f.Serve()
 			defer stop()
 			id := f.Acquire()
@@ -281,10 +292,7 @@ func callCreate(protocol string) func(*testing.T, *fixture, string, string) (int
 // A terminal does not open unrecorded either.
 func TestNoTerminalUnrecorded(t *testing.T) {
 	log := &failingAudit{}
-	f := newFixture(t, func(c *gateway.Config) {
-		log.AuditStore = c.Audit
-		c.Audit = log
-	})
+	f := newFixture(t, log.under)
 	id := f.WithProcesses()
 	p := f.StartProcess(id, `"command":"cat"`)
 	addr, stop := f.Serve()
@@ -306,10 +314,7 @@ func TestNoTerminalUnrecorded(t *testing.T) {
 func TestRecordingResumes(t *testing.T) {
 	t.Parallel()
 	log := &failingAudit{}
-	f := newFixture(t, func(c *gateway.Config) {
-		log.AuditStore = c.Audit
-		c.Audit = log
-	})
+	f := newFixture(t, log.under)
 	log.fails.Store(true)
 	f.Do("POST", "/api/v1/sessions", "{}")
 	log.fails.Store(false)

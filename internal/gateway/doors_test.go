@@ -354,8 +354,11 @@ func (f *forgetful) settles() error {
 	return nil
 }
 
-func (f *forgetful) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
-	return cmp.Or(f.settles(), f.IdempotencyStore.FinishIdempotent(ctx, o))
+func (f *forgetful) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+	if err := f.settles(); err != nil {
+		return sandbox.AuditMark{}, err
+	}
+	return f.IdempotencyStore.FinishIdempotent(ctx, o, e)
 }
 
 func (f *forgetful) DropIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {

@@ -44,7 +44,7 @@ var holder = rand.Text()
 // the same resource if it is unknown whether the first request took effect, or if its
 // answer is too large to store or holds a credential. Requests without the header pass.
 // Calls of Connect have messages as answers, and use callIdempotently.
-func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
+func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.Identity) (err error) {
 	keys := r.Header.Values(idempotent)
 	if len(keys) == 0 || !rt.op.Idempotent || rt.surface == connectSurface {
 		return rt.answer(w, r, who)
@@ -59,25 +59,30 @@ func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.
 	case len(body) > maxIdempotentBody:
 		return sandbox.Errorf(sandbox.TooLarge, "with an %s a body may have at most %d bytes", idempotent, maxIdempotentBody)
 	}
-	first, began, err := s.beginIdempotent(r.Context(), who.Tenant, keys[0], requestHash(body, r.Method, r.URL.Path, r.URL.RawQuery))
+	first, began, again, err := s.beginIdempotent(r.Context(), who.Tenant, keys[0], requestHash(body, r.Method, r.URL.Path, r.URL.RawQuery))
 	switch {
 	case err != nil:
 		return sandbox.NotBegun(err)
 	case !began:
 		return repeat(w, first)
 	}
+	held := &heldWriter{writer: w}
 	end := outcome{failure: errPanicked} // unless it returns
-	defer func() { s.settle(r.Context(), first, end) }()
+	defer func() {
+		s.settle(r.Context(), first, end)
+		if end.failure != errPanicked {
+			err = cmp.Or(err, held.pass())
+		}
+	}()
 	unkept := false
-	bounded := *r.WithContext(rest.WithUnkept(rest.WithResource(r.Context(), first.Resource), func() { unkept = true }))
+	bounded := *r.WithContext(rest.WithUnkept(rest.WithResource(r.Context(), first.Resource, again), func() { unkept = true }))
 	bounded.Body = io.NopCloser(bytes.NewReader(body))
-	kept := &recordingWriter{writer: w}
-	err = rt.answer(kept, &bounded, who)
-	answer := kept.body.Bytes()
+	err = rt.answer(held, &bounded, who)
+	answer := held.body.Bytes()
 	if rt.op.ShowsSecret {
 		answer = withoutSecret(answer)
 	}
-	end = outcome{kept.status, answer, unkept, err}
+	end = outcome{held.code, answer, unkept || held.passes, err}
 	return err
 }
 
@@ -100,7 +105,7 @@ func (s *Server) callIdempotently(ctx context.Context, c rpc.OnceCall, repeated 
 	if err != nil {
 		return false, err
 	}
-	first, began, err := s.beginIdempotent(ctx, c.Tenant, c.Keys[0], requestHash(request, c.Procedure))
+	first, began, again, err := s.beginIdempotent(ctx, c.Tenant, c.Keys[0], requestHash(request, c.Procedure))
 	switch {
 	case err != nil:
 		return false, sandbox.NotBegun(err)
@@ -109,7 +114,7 @@ func (s *Server) callIdempotently(ctx context.Context, c rpc.OnceCall, repeated 
 	}
 	end := outcome{failure: errPanicked} // unless it returns
 	defer func() { s.settle(ctx, first, end) }()
-	made, failure := do(rest.WithResource(ctx, first.Resource))
+	made, failure := do(rest.WithResource(ctx, first.Resource, again))
 	var answer []byte
 	if failure == nil {
 		if op.ShowsSecret {
@@ -128,10 +133,10 @@ func checkIdempotencyKeys(keys []string) error {
 	return nil
 }
 
-// beginIdempotent returns the idempotency record of the first request with a key. It returns
+// beginIdempotent returns the idempotency record of the first request with a key. began is
 // true if the caller must carry that request out, and false if the record has an
-// answer.
-func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, key string, request sandbox.KeyHash) (first sandbox.IdempotencyRecord, began bool, err error) {
+// answer. again says that an earlier attempt to carry it out may have had an effect.
+func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, key string, request sandbox.KeyHash) (first sandbox.IdempotencyRecord, began, again bool, err error) {
 	mine := sandbox.IdempotencyRecord{
 		Tenant: tenant, Key: key, Request: request, Resource: sandbox.NewSandboxID(),
 		At: time.Now().UTC().Truncate(time.Microsecond), Holder: holder,
@@ -154,14 +159,25 @@ func (s *Server) beginIdempotent(ctx context.Context, tenant sandbox.TenantID, k
 		}
 	}
 	switch {
-	case err != nil || began:
-		return first, began, err
+	case err != nil:
+		return first, false, false, unbegun(err)
+	case began:
+		return first, true, first.Resource != mine.Resource, nil
 	case first.Request != mine.Request:
-		return first, false, sandbox.Errorf(sandbox.Conflict, "this %s was used for another request: use a new one", idempotent)
+		return first, false, false, sandbox.Errorf(sandbox.Conflict, "this %s was used for another request: use a new one", idempotent)
 	case first.Status == 0:
-		return first, false, rest.ErrUnderWay
+		return first, false, false, rest.ErrUnderWay
 	}
-	return first, false, nil
+	return first, false, false, nil
+}
+
+// unbegun is the error of a request whose key could not be recorded, so that it was not
+// carried out, and may be sent again even if the record may have been written.
+func unbegun(err error) error {
+	if sandbox.CodeOf(err) != sandbox.Unavailable {
+		return err
+	}
+	return sandbox.NotBegun(sandbox.Errorf(sandbox.Unavailable, "the %s could not be recorded, and nothing was done", idempotent).WithCause(err))
 }
 
 // underWay counts the requests with an Idempotency-Key that this process carries out, or
@@ -236,25 +252,32 @@ func (o outcome) succeeded() bool {
 	return o.failure == nil && o.status >= 200 && o.status <= 299
 }
 
-// settle records the outcome of a request. A repeat of a request that may have taken
-// effect, and whose answer is not stored, runs again for the same resource, and so does
-// one whose outcome could not be recorded. The client may be gone by now.
+// settle records the outcome of a request. An answer is stored together with the audit
+// entry of the request, which is written when the answer begins. A repeat of a request that
+// may have taken effect, and whose answer is not stored, runs again for the same resource,
+// and so does one whose outcome could not be recorded. The client may be gone by now.
 func (s *Server) settle(ctx context.Context, o sandbox.IdempotencyRecord, end outcome) {
-	defer s.underWay.leave(o.Tenant, o.Key)
+	leave := func() { s.underWay.leave(o.Tenant, o.Key) }
+	if end.succeeded() && !end.unkept && len(end.answer) <= maxAnswer {
+		o.Status, o.Answer = end.status, end.answer
+		auditingOf(ctx).finishes(func(ctx context.Context, e sandbox.AuditEntry) error {
+			_, err := s.Store.FinishIdempotent(ctx, o, e)
+			return err
+		}, leave)
+		return
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var err error
 	switch {
-	case end.succeeded() && !end.unkept && len(end.answer) <= maxAnswer:
-		o.Status, o.Answer = end.status, end.answer
-		err = s.Store.FinishIdempotent(ctx, o)
 	case end.succeeded(), end.failure != nil && unsure(end.failure):
 		err = s.Store.ReleaseIdempotent(ctx, o)
 	default:
 		err = s.Store.DropIdempotent(ctx, o)
 	}
 	if err != nil {
-		s.Log.Warn("recording the answer to an idempotency key failed", telemetry.KeyError, err)
+		s.Log.Warn("releasing an idempotency key failed", telemetry.KeyError, err)
 	}
 }
 
@@ -292,17 +315,52 @@ func withoutSecretField(answer proto.Message) proto.Message {
 	return answer
 }
 
-// recordingWriter is a writer that copies the body, until the copy exceeds maxAnswer.
-type recordingWriter struct {
+// heldWriter is a writer that holds an answer back until all of it is known, so that it is
+// stored before it begins. It passes on one that exceeds maxAnswer, or is flushed, since
+// that is not stored.
+type heldWriter struct {
 	*writer
-	body bytes.Buffer
+	code   int // status; 0: nothing has been written
+	body   bytes.Buffer
+	passes bool
 }
 
-func (k *recordingWriter) Write(p []byte) (int, error) {
-	if k.body.Len() <= maxAnswer {
-		k.body.Write(p)
+func (h *heldWriter) WriteHeader(code int) { h.code = cmp.Or(h.code, code) }
+
+func (h *heldWriter) Write(p []byte) (int, error) {
+	h.WriteHeader(http.StatusOK)
+	if !h.passes && h.body.Len()+len(p) <= maxAnswer {
+		return h.body.Write(p)
 	}
-	return k.writer.Write(p)
+	if err := h.pass(); err != nil {
+		return 0, err
+	}
+	return h.writer.Write(p)
+}
+
+// FlushError passes on the held part of the answer, and flushes it.
+func (h *heldWriter) FlushError() error {
+	h.WriteHeader(http.StatusOK)
+	if err := h.pass(); err != nil {
+		return err
+	}
+	return h.writer.FlushError()
+}
+
+// pass passes on the held part of the answer.
+func (h *heldWriter) pass() error {
+	if h.passes {
+		return nil
+	}
+	h.passes = true
+	if h.code != 0 {
+		h.writer.WriteHeader(h.code)
+	}
+	if h.body.Len() == 0 {
+		return h.unrecorded
+	}
+	_, err := h.writer.Write(h.body.Bytes())
+	return err
 }
 
 // forgetOnces removes old answers until ctx ends.

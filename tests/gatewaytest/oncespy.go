@@ -16,11 +16,11 @@ type OnceSpy struct {
 	finished [][]byte
 }
 
-func (s *OnceSpy) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
+func (s *OnceSpy) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
 	s.mu.Lock()
 	s.finished = append(s.finished, o.Answer)
 	s.mu.Unlock()
-	return s.IdempotencyStore.FinishIdempotent(ctx, o)
+	return s.IdempotencyStore.FinishIdempotent(ctx, o, e)
 }
 
 // Answers returns the stored answers, the oldest first.

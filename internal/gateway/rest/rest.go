@@ -58,17 +58,29 @@ type Handler func(w http.ResponseWriter, r *http.Request, who sandbox.Identity) 
 
 type resourceKey struct{}
 
+type resource struct {
+	id    string
+	again bool
+}
+
 // WithResource sets the ID of the object that the request of ctx creates, because the
-// request must take effect once.
-func WithResource(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, resourceKey{}, id)
+// request must take effect once. again says that an earlier attempt may have created it.
+func WithResource(ctx context.Context, id string, again bool) context.Context {
+	return context.WithValue(ctx, resourceKey{}, resource{id, again})
 }
 
 // Resource is the ID of the object that the request of ctx creates; empty for a request
 // that may take effect more than once.
 func Resource(ctx context.Context) string {
-	id, _ := ctx.Value(resourceKey{}).(string)
-	return id
+	r, _ := ctx.Value(resourceKey{}).(resource)
+	return r.id
+}
+
+// firstAttempt reports whether no attempt before the request of ctx can have created its
+// Resource.
+func firstAttempt(ctx context.Context) bool {
+	r, set := ctx.Value(resourceKey{}).(resource)
+	return set && !r.again
 }
 
 // ResourceLike is Resource as an ID of the kind that begins with letter: IDs of all

@@ -101,6 +101,9 @@ var ErrUnderWay = &sandbox.Error{
 // the process that handled it may have died before it answered. The Sandbox has no ID
 // when none was created, and has ended when its creation failed.
 func Earlier(ctx context.Context, from sandbox.SandboxReader, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
+	if firstAttempt(ctx) {
+		return sandbox.Sandbox{}, nil
+	}
 	sb, err := from.Get(ctx, tenant, id)
 	switch {
 	case errors.Is(err, sandbox.NotFound):

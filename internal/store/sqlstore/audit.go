@@ -85,6 +85,11 @@ func (q *auditQueries) all() []prepared {
 // AppendAudit implements sandbox.AuditStore. The end of the chain is read in the writing
 // transaction, so other processes may append too.
 func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+	return s.appendAudit(ctx, e, func(*pipeline) {})
+}
+
+// appendAudit is AppendAudit; too adds more statements to its transaction.
+func (s *Store) appendAudit(ctx context.Context, e sandbox.AuditEntry, too func(*pipeline)) (sandbox.AuditMark, error) {
 	// A caller's text must not keep its entry out of the log.
 	for _, text := range []*string{
 		(*string)(&e.Tenant), &e.User, (*string)(&e.Role), &e.Key, &e.Operation, &e.Target, &e.Sandbox, &e.Detail, &e.Remote, &e.Request, &e.Code,
@@ -101,6 +106,7 @@ func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.
 		e.Hash = e.HashAfter(last.Hash)
 		mark = sandbox.AuditMark{Seq: e.Seq, Hash: e.Hash}
 		auditTable.insert.send(p, p.st.insertAudit, &e)
+		too(p)
 		return nil
 	})
 	if err != nil {

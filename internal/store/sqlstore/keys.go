@@ -227,11 +227,8 @@ func (s *Store) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyRecord
 }
 
 // FinishIdempotent implements sandbox.IdempotencyStore.
-func (s *Store) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {
-	return s.writer.send(ctx, func(p *pipeline) error {
-		finishIdempotent.send(p, p.st.finishIdempotent, &o)
-		return nil
-	})
+func (s *Store) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+	return s.appendAudit(ctx, e, func(p *pipeline) { finishIdempotent.send(p, p.st.finishIdempotent, &o) })
 }
 
 // DropIdempotent implements sandbox.IdempotencyStore.

@@ -128,6 +128,12 @@ func beginOnce(t *testing.T, st sandbox.Store, o sandbox.IdempotencyRecord, expi
 	return there
 }
 
+func finishOnce(t *testing.T, st sandbox.Store, o sandbox.IdempotencyRecord) {
+	t.Helper()
+	_, err := st.FinishIdempotent(t.Context(), o, sampleAudit(o.Tenant, 0))
+	must(t, err)
+}
+
 func onceBegins(t *testing.T, st sandbox.Store) {
 	o := sampleOnce("t")
 	beginOnce(t, st, o, time.Time{}, true)
@@ -137,9 +143,13 @@ func onceBegins(t *testing.T, st sandbox.Store) {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status, o.Answer = 201, []byte("{}")
-	must(t, st.FinishIdempotent(t.Context(), o))
+	finishOnce(t, st, o)
 	if there := beginOnce(t, st, second, time.Time{}, false); !reflect.DeepEqual(there, o) {
 		t.Errorf("there is %+v, want %+v", there, o)
+	}
+	append1(t, st, sampleAudit("t", 1))
+	if _, all := chain(t, st); len(all) != 2 || all[0].Target != "target0" || all[1].Target != "target1" {
+		t.Errorf("the log has %+v", all)
 	}
 	must(t, st.DropIdempotent(t.Context(), o)) // removes only those without an answer
 	beginOnce(t, st, second, time.Time{}, false)
@@ -159,7 +169,7 @@ func onceTakeover(t *testing.T, st sandbox.Store) {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status = 201
-	must(t, st.FinishIdempotent(t.Context(), o)) // from a former Holder: no effect
+	finishOnce(t, st, o) // from a former Holder: no effect
 	other := next
 	other.Request = sandbox.KeyHash{8}
 	other.Holder = "third"
@@ -182,7 +192,7 @@ func onceLetGo(t *testing.T, st sandbox.Store) {
 		t.Errorf("there is %+v", there)
 	}
 	o.Status = 201
-	must(t, st.FinishIdempotent(t.Context(), o))
+	finishOnce(t, st, o)
 	must(t, st.ReleaseIdempotent(t.Context(), o)) // releases only those without an answer
 	beginOnce(t, st, next, time.Time{}, false)
 }
@@ -191,7 +201,7 @@ func onceExpires(t *testing.T, st sandbox.Store) {
 	o := sampleOnce("t")
 	beginOnce(t, st, o, time.Time{}, true)
 	o.Status = 201
-	must(t, st.FinishIdempotent(t.Context(), o))
+	finishOnce(t, st, o)
 	beginOnce(t, st, o, epoch.Add(-time.Second), false)
 	beginOnce(t, st, o, epoch, true)
 	if n, err := st.DeleteIdempotent(t.Context(), epoch); err != nil || n != 0 {
