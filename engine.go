@@ -122,6 +122,19 @@ type Porter interface {
 	ImportSaved(ctx context.Context, name string, r io.Reader) (Saved, error)
 }
 
+// Fencer is implemented by Engines whose Boots are cut off at a given time even if the
+// processes of this program have stopped, or the machine was suspended.
+type Fencer interface {
+	// FenceClock returns the present time of the clock of FenceAt. It starts with the
+	// machine, and also counts while the machine is suspended.
+	FenceClock() time.Duration
+	// FenceAt cuts off all Boots from the time at on: they send nothing to the outside,
+	// receive nothing, and cannot be dialled. It applies to open connections, which end with
+	// the next byte, and to Boots that start later. A call with a later time lifts it.
+	// Unsupported if some Boots of an earlier build cannot be cut off.
+	FenceAt(ctx context.Context, at time.Duration) error
+}
+
 // Deduplicator is implemented by Pausers that deduplicate saved states.
 type Deduplicator interface {
 	// ShareSaved allows a saved state to be deduplicated on disk with others of its

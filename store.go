@@ -168,18 +168,34 @@ type NodeRecord struct {
 	Version string
 	// Draining says that no Sandbox starts on the Node, and that those there leave it.
 	Draining bool
-	// Lost says that the Lease has expired and that, as an operator says, nothing runs on
-	// the Node any more. It ends when the Node renews its Lease.
+	// FenceAfter is how long after a renewal the Node cuts off and freezes its Boots by
+	// itself, unless it renews its Lease again. It counts from before it asked. Zero: it does
+	// not, or an earlier program has renewed the Lease.
+	FenceAfter time.Duration
+	// Lost says that the Lease has expired and that nothing on the Node reaches anything any
+	// more: an operator says so, or the Node has fenced itself. Then its Sandboxes start
+	// elsewhere. It ends when the Node renews its Lease.
 	Lost bool
+	// LostEpoch is the latest Epoch in which the Node was Lost; 0: none. Boots that it
+	// started until then have no Sandbox any more.
+	LostEpoch int64
 	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
 	// negative: it expired so long ago. Clocks of processes do not matter.
 	LeaseLeft time.Duration
 }
 
+// MinFenceAfter and MaxFenceAfter bound FenceAfter of a NodeRecord. A shorter time would cut
+// Sandboxes off at each short failure of the network.
+const (
+	MinFenceAfter = 20 * time.Second
+	MaxFenceAfter = 24 * time.Hour
+)
+
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
-	// clock, and returns the record. n's Epoch, LeaseLeft, Draining and Lost are ignored.
+	// clock, and returns the record. n's Epoch, LeaseLeft, Draining, Lost and LostEpoch are
+	// ignored.
 	// Conflict while another Holder has the Lease.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
@@ -191,8 +207,8 @@ type NodeStore interface {
 	// SetDraining sets Draining of a Node; NotFound for an unknown name. It stays set when
 	// the Node restarts.
 	SetDraining(ctx context.Context, name string, draining bool) error
-	// SetLost sets Lost of a Node; Conflict while it has its Lease, NotFound for an unknown
-	// name.
+	// SetLost sets Lost of a Node, and LostEpoch; Conflict while it has its Lease, NotFound
+	// for an unknown name. With false it resets both.
 	SetLost(ctx context.Context, name string, lost bool) error
 	// NodeUse returns the numbers of records of all Tenants that name a Node.
 	NodeUse(ctx context.Context, name string) (NodeUse, error)

@@ -53,9 +53,13 @@ type NodeDetails struct {
 	WaitSeconds float64 `json:"wait_seconds"`
 	// Draining: it takes no new sandboxes, and those on it move to other nodes.
 	Draining bool `json:"draining"`
-	// Lost: it does not answer, and nothing runs on it any more, as an operator says.
-	Lost  bool   `json:"lost"`
-	Pools []Pool `json:"pools"`
+	// Lost: it does not answer, and what ran on it starts elsewhere: an operator says so, or
+	// it has fenced itself.
+	Lost bool `json:"lost"`
+	// FenceSeconds is how long after the last renewal of its lease it cuts its sandboxes off
+	// by itself; zero: it does not.
+	FenceSeconds float64 `json:"fence_seconds"`
+	Pools        []Pool  `json:"pools"`
 	// Records counts the objects of the node in the records of the installation.
 	Records NodeRecords `json:"records"`
 }

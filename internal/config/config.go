@@ -139,6 +139,8 @@ type Config struct {
 	// installation; empty: they are in the data folder.
 	// TemplatesNode is the name of that Node, which its certificate must have.
 	TemplatesURL, TemplatesNode string
+	// fence is FenceAfter, if it was set.
+	fence *time.Duration
 
 	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the current
 	// one first; SecretsKeyFile is the absolute path of a file with them. Both empty:
@@ -207,6 +209,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURLs(v) }},
 	{"", "CLOUD_SANDBOX_SCHEDULER_URL", func(c *Config, v string) error { c.SchedulerURL = v; return checkURL(v) }},
 	{"", "CLOUD_SANDBOX_NODE_URL", func(c *Config, v string) error { c.NodeURL = v; return checkURL(v) }},
+	{"", "CLOUD_SANDBOX_FENCE_SECONDS", func(c *Config, v string) (err error) { c.fence, err = parseFence(v); return }},
 	{"", "JWT_SECRET", func(c *Config, v string) error { c.Secret = []byte(v); return nil }},
 	{"", "JWT_SECRET_FILE", func(c *Config, v string) (err error) { c.SecretFile, err = filepath.Abs(v); return }},
 	{"", "POOL_MIN_SIZE", func(c *Config, v string) (err error) { c.PoolMin, err = parseCount(v, maxPool); return }},
@@ -637,6 +640,16 @@ func parseStartWait(v string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a whole number of seconds from 1 to %d", v, maxStartWait)
 	}
 	return time.Duration(n) * time.Second, nil
+}
+
+func parseFence(v string) (*time.Duration, error) {
+	const least, most = int(sandbox.MinFenceAfter / time.Second), int(sandbox.MaxFenceAfter / time.Second)
+	n, err := strconv.Atoi(v)
+	if err != nil || n != 0 && (n < least || n > most) {
+		return nil, fmt.Errorf("%q is neither 0 nor a whole number of seconds from %d to %d", v, least, most)
+	}
+	after := time.Duration(n) * time.Second
+	return &after, nil
 }
 
 func checkVersion(v string) error {

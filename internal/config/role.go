@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Roles that a process may run alone.
@@ -73,6 +74,9 @@ func (c *Config) warnCluster() {
 	if c.Role == RoleGateway && c.MonitorAddr != "" {
 		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_MONITOR_ADDR is not used: the gateway serves monitoring on the port for clients")
 	}
+	if c.Role != RoleNode && c.fence != nil && *c.fence != 0 {
+		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_FENCE_SECONDS is for the program node and is not used")
+	}
 	if c.Role == "" && c.Cluster != "" {
 		c.Warnings = append(c.Warnings, "CLOUD_SANDBOX_CLUSTER is for roles as programs of their own and is not used")
 	}
@@ -123,6 +127,24 @@ func (c *Config) checkServices() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// usualFence is FenceAfter of a node of a cluster whose Snapshots are copied to where other
+// nodes find them. A database may be away for a minute before Sandboxes stop.
+const usualFence = 90 * time.Second
+
+// FenceAfter is how long after the last renewal of its lease a node cuts its Sandboxes off,
+// so that they can start elsewhere; zero: never.
+func (c *Config) FenceAfter() time.Duration {
+	switch {
+	case c.Role != RoleNode:
+		return 0
+	case c.fence != nil:
+		return *c.fence
+	case c.Cluster != "" && c.Blobs.Wanted():
+		return usualFence
+	}
+	return 0
 }
 
 // addressOf is the address in a variable.

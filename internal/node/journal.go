@@ -34,6 +34,7 @@ type entry struct {
 	Secrets   bool                  `json:"secrets,omitempty"` // its link has some
 	Volumes   []string              `json:"volumes,omitempty"` // their IDs
 	Held      bool                  `json:"held,omitempty"`    // restored, and not thawed yet
+	Fenced    bool                  `json:"fenced,omitempty"`  // frozen by the fence
 	Ended     *ending               `json:"ended,omitempty"`   // it died; not yet accepted by the session manager
 }
 
@@ -132,12 +133,13 @@ func (b *boot) entry() entry {
 		Secrets:   b.owner.secrets,
 		Volumes:   b.owner.volumes,
 		Held:      b.held,
+		Fenced:    b.fenced,
 	}
 }
 
 // own makes b the Boot that e describes.
 func (b *boot) own(e entry) {
-	b.state, b.pooled = bound, e.Pooled
+	b.state, b.pooled, b.fenced = bound, e.Pooled, e.Fenced
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number, Tenant: e.Tenant},
 		network: e.Network, secrets: e.Secrets, volumes: e.Volumes, revision: e.Revision,

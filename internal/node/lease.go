@@ -68,17 +68,22 @@ func (n *Node) takeLease(ctx context.Context) error {
 }
 
 // keepLease renews the Node's Lease until ctx ends: often after a failure, so that the
-// Node gets Sandboxes again soon after the records were away.
+// Node gets Sandboxes again soon after the records were away. The Node fences itself when
+// that fails for too long.
 func (n *Node) keepLease(ctx context.Context) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, leaseEvery)
 		err := n.renewLease(attempt)
 		cancel()
 		pause := leaseEvery
+		if err == nil {
+			err = n.moveFence(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("renewing the lease failed", telemetry.KeyError, err)
 			pause = leaseAgain
 		}
+		n.settleFence(ctx)
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
@@ -86,26 +91,37 @@ func (n *Node) keepLease(ctx context.Context) error {
 }
 
 func (n *Node) renewLease(ctx context.Context) error {
-	_, err := n.cfg.Leases.RenewLease(ctx, sandbox.NodeRecord{
-		Name:    n.cfg.Name,
-		Holder:  n.holder,
-		Engine:  n.features.Name,
-		Address: n.cfg.Address,
-		Version: n.cfg.Version,
+	asked := n.term.now()
+	record, err := n.cfg.Leases.RenewLease(ctx, sandbox.NodeRecord{
+		Name:       n.cfg.Name,
+		Holder:     n.holder,
+		Engine:     n.features.Name,
+		Address:    n.cfg.Address,
+		Version:    n.cfg.Version,
+		FenceAfter: n.term.promised(),
 	}, leaseLife)
 	if err == nil || errors.Is(err, sandbox.Conflict) {
 		n.displaced.Store(err != nil)
 	}
+	if err == nil {
+		n.term.renewed(record, asked)
+	}
 	return err
 }
 
-// checkLease returns Unavailable while another host has the Node's name: a Boot that
-// starts here then would be missing from the records.
+// checkLease returns Unavailable while another host has the Node's name, or this one has
+// fenced itself: a Boot that starts here then would be missing from the records.
 func (n *Node) checkLease() error {
-	if n.displaced.Load() {
+	switch {
+	case n.displaced.Load():
 		return sandbox.Errorf(sandbox.Unavailable, "%s", displacedReason)
+	case n.term.fenced():
+		return sandbox.Errorf(sandbox.Unavailable, "%s", fencedReason)
 	}
 	return nil
 }
 
-const displacedReason = "another node has its name"
+const (
+	displacedReason = "another node has its name"
+	fencedReason    = "it has lost its lease, and cut its sandboxes off"
+)

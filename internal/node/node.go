@@ -92,6 +92,10 @@ type Config struct {
 
 	// ColdStarts is how many Boots start or are restored at a time; zero: one per core.
 	ColdStarts int
+	// FenceAfter is how long after its last renewal of the Lease the Node has its Fencer cut
+	// all Boots off, and freezes them; zero: never.
+	FenceAfter time.Duration
+	Fencer     sandbox.Fencer
 	// Saves is how many Boots are saved at a time; zero: one per core, at least two. One
 	// more slot is reserved for Tenants without a save in progress.
 	Saves int
@@ -161,6 +165,8 @@ type Node struct {
 	holder   string // of the Lease
 
 	displaced atomic.Bool // another host has the Lease
+	term      *term
+	settling  chan struct{} // holds one while settleFence works
 
 	mu       sync.Mutex
 	boots    map[string]*boot     // every Boot of this Node, by ID
@@ -199,6 +205,7 @@ type boot struct {
 	held      bool   // started from a saved state, not thawed yet
 	dead      bool   // it ended while being started or given
 	paused    bool   // saved and frozen, about to be stopped
+	fenced    bool   // frozen by settleFence
 	relieving bool   // its Guest is being asked to free memory
 	unmount   func() // stops serving its Volumes; nil: not served
 
@@ -234,6 +241,9 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	if err := n.recover(ctx); err != nil {
 		return nil, fmt.Errorf("take up running boots: %w", err)
+	}
+	if err := n.moveFence(ctx); err != nil {
+		n.log.Error("setting the fence failed; will retry", telemetry.KeyError, err)
 	}
 	return n, nil
 }
@@ -275,6 +285,10 @@ func prepare(cfg Config) (*Node, error) {
 		slots: cfg.ColdStarts, maxAhead: cfg.Waiting, maxWait: cfg.MaxWait,
 		tooLong: "too many sandboxes wait to be started or resumed; try again later",
 	}
+	t, err := openTerm(cfg)
+	if err != nil {
+		return nil, err
+	}
 	claims := starts
 	claims.slots *= claimsPerStart
 	claims.noReturn = true // they start cold, or had no time left
@@ -294,6 +308,8 @@ func prepare(cfg Config) (*Node, error) {
 		gone:     make(chan struct{}),
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),
+		term:     t,
+		settling: make(chan struct{}, 1),
 		volumes:  cfg.Volumes,
 	}
 	for _, c := range cfg.Pools {
@@ -400,6 +416,9 @@ func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) 
 	stats.Bound = len(n.owners)
 	if n.displaced.Load() {
 		stats.NotReady = append(stats.NotReady, displacedReason)
+	}
+	if n.term.fenced() {
+		stats.NotReady = append(stats.NotReady, fencedReason)
 	}
 	for _, p := range n.pools {
 		stats.Pools = append(stats.Pools, p.stats())

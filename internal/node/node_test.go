@@ -59,6 +59,17 @@ type leases struct {
 	mu      sync.Mutex
 	holders []string // of the renewals
 	other   string   // who has the Lease instead
+	away    bool     // the records are away
+	epoch   int64    // of the Lease; 0: 1
+	lost    int64    // LostEpoch
+	fences  []time.Duration
+}
+
+// set makes the records be away, or come back in a term, with a LostEpoch.
+func (l *leases) set(away bool, epoch, lost int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away, l.epoch, l.lost = away, epoch, lost
 }
 
 func (l *leases) RenewLease(_ context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
@@ -67,9 +78,13 @@ func (l *leases) RenewLease(_ context.Context, n sandbox.NodeRecord, life time.D
 	if l.other != "" && l.other != n.Holder {
 		return n, sandbox.Errorf(sandbox.Conflict, "another node has the name")
 	}
+	if l.away {
+		return n, sandbox.Errorf(sandbox.Unavailable, "the records are away")
+	}
 	l.renewed.Add(1)
 	l.holders = append(l.holders, n.Holder)
-	n.Epoch, n.LeaseLeft = 1, life
+	l.fences = append(l.fences, n.FenceAfter)
+	n.Epoch, n.LeaseLeft, n.LostEpoch = max(l.epoch, 1), life, l.lost
 	return n, nil
 }
 

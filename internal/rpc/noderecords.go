@@ -91,8 +91,9 @@ func askAny[Req, Res any](
 func (r *NodeRecords) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
 	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.RenewLease, &sessionv1.RenewLeaseRequest{
 		Holder: n.Holder, Engine: n.Engine, Address: n.Address, Version: n.Version, Life: durationpb.New(life),
+		FenceAfter: durationpb.New(n.FenceAfter),
 	})
-	n.Epoch, n.LeaseLeft = m.GetEpoch(), m.GetLeft().AsDuration()
+	n.Epoch, n.LeaseLeft, n.LostEpoch = m.GetEpoch(), m.GetLeft().AsDuration(), m.GetLostEpoch()
 	return n, err
 }
 
@@ -167,10 +168,14 @@ func (s nodeRecordsServer) RenewLease(ctx context.Context, r *connect.Request[se
 	if max(len(r.Msg.Holder), len(r.Msg.Engine), len(r.Msg.Version)) > maxHolder {
 		return nil, internal(sandbox.Errorf(sandbox.Invalid, "the names of a node's folder and of its engine, and its version, have up to %d bytes", maxHolder))
 	}
+	fence := r.Msg.FenceAfter.AsDuration()
+	if fence < 0 || fence > sandbox.MaxFenceAfter {
+		return nil, internal(sandbox.Errorf(sandbox.Invalid, "a node fences itself within %v", sandbox.MaxFenceAfter))
+	}
 	n, err := s.records.RenewLease(ctx, sandbox.NodeRecord{
-		Name: callerOf(ctx).Name, Holder: r.Msg.Holder, Engine: r.Msg.Engine, Address: r.Msg.Address, Version: r.Msg.Version,
+		Name: callerOf(ctx).Name, Holder: r.Msg.Holder, Engine: r.Msg.Engine, Address: r.Msg.Address, Version: r.Msg.Version, FenceAfter: fence,
 	}, life)
-	return answer(&sessionv1.RenewLeaseResponse{Epoch: n.Epoch, Left: durationpb.New(n.LeaseLeft)}, err)
+	return answer(&sessionv1.RenewLeaseResponse{Epoch: n.Epoch, Left: durationpb.New(n.LeaseLeft), LostEpoch: n.LostEpoch}, err)
 }
 
 // checkOwnAddress returns Invalid for an address that a Node may not have. Other roles call

@@ -21,13 +21,20 @@ const (
 	leaveLimit = pauseLimit + copyLimit + resumeLimit
 )
 
-// watchNodes keeps the known Nodes current until ctx ends.
+// maxGap bounds the time between two looks at the Nodes for which their silence counts as
+// observed without interruption.
+const maxGap = 10 * time.Second
+
+// watchNodes keeps the known Nodes current until ctx ends, and takes over the Sandboxes of
+// those that have fenced themselves.
 func (m *Manager) watchNodes(ctx context.Context) error {
+	silent := vigil{store: m.store, log: m.log, gap: m.cfg.NodesEvery + maxGap}
 	failing := false
 	for {
 		nodes, err := m.store.Nodes(ctx)
 		if err == nil {
 			m.noteNodes(nodes)
+			silent.observe(ctx, nodes, time.Now())
 		} else if !failing && ctx.Err() == nil {
 			m.log.Warn("looking for draining and lost nodes failed; will retry", telemetry.KeyError, err)
 		}

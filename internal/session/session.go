@@ -111,6 +111,7 @@ type store interface {
 	// Of sandbox.NodeStore, QuotaStore and TenantStore.
 	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
 	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
+	SetLost(ctx context.Context, name string, lost bool) error
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
 	Suspensions(ctx context.Context) (sandbox.Suspensions, error)
 	// Of sandbox.UsageStore.

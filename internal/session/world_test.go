@@ -650,6 +650,15 @@ type checkedStore struct {
 	states sync.Map // the States of each Sandbox, by ID: a string of them
 	// inserts counts the Snapshots that were recorded.
 	inserts atomic.Int64
+	// blind has the records of Nodes fail.
+	blind atomic.Bool
+}
+
+func (s *checkedStore) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) {
+	if s.blind.Load() {
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the database is away")
+	}
+	return s.Store.Nodes(ctx)
 }
 
 func (s *checkedStore) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {

@@ -421,6 +421,7 @@ func TestClusterWire(t *testing.T) {
 // nodeUse is the part of a node's records that tests read.
 type nodeUse struct {
 	Draining, Lost bool
+	FenceSeconds   float64 `json:"fence_seconds"`
 	Records        struct{ Running, Paused, Snapshots, Volumes int }
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -287,4 +288,26 @@ func (m *Machine) stop() error {
 	}
 	m.cmd = nil
 	return m.err
+}
+
+// Sleep stops all processes of a Machine, as when its hypervisor stops it, until wake is
+// called.
+func (m *Machine) Sleep(t testing.TB) (wake func()) {
+	t.Helper()
+	asleep := map[int]bool{}
+	for fresh := true; fresh; { // also those that were started meanwhile
+		fresh = false
+		for _, p := range m.Processes("") {
+			if !asleep[p.Pid] && syscall.Kill(p.Pid, syscall.SIGSTOP) == nil {
+				asleep[p.Pid], fresh = true, true
+			}
+		}
+	}
+	wake = sync.OnceFunc(func() {
+		for pid := range asleep {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	})
+	t.Cleanup(wake)
+	return wake
 }

@@ -70,6 +70,7 @@ func Run(t *testing.T, opts Options) {
 		{"a watch ends with its context", watchEnds},
 		{"stop twice at once", stopTwice},
 		{"who can pause says so", pauseTold},
+		{"a fence cuts off all boots", fence},
 	}
 	if opts.Pause != nil {
 		cases = append(cases, pauseCases...)

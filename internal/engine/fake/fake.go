@@ -61,11 +61,14 @@ type Engine struct {
 var (
 	_ sandbox.Engine = (*Engine)(nil)
 	_ sandbox.Pauser = (*Engine)(nil)
+	_ sandbox.Fencer = (*Engine)(nil)
 )
 
 // host is the state that survives Reopen.
 type host struct {
+	began    time.Time
 	mu       sync.Mutex
+	fenceAt  time.Duration // zero: never
 	boots    map[string]*boot
 	starting map[string]bool
 	saved    map[string]saved
@@ -77,7 +80,7 @@ type host struct {
 // New returns an Engine on a host of its own that can start from images; from Image when
 // none is given.
 func New(images ...string) *Engine {
-	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}, replicas: map[string]saved{}}, images)
+	return open(&host{began: time.Now(), boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}, replicas: map[string]saved{}}, images)
 }
 
 func open(h *host, images []string) *Engine {
@@ -234,7 +237,53 @@ func (e *Engine) Dial(ctx context.Context, id string, port uint16) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	return b.dial(ctx, port)
+	if err := e.host.fenced(); err != nil {
+		return nil, err
+	}
+	conn, err := b.dial(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	return &fencedConn{Conn: conn, host: e.host}, nil
+}
+
+// FenceClock implements sandbox.Fencer.
+func (e *Engine) FenceClock() time.Duration { return time.Since(e.host.began) }
+
+// FenceAt implements sandbox.Fencer.
+func (e *Engine) FenceAt(ctx context.Context, at time.Duration) error {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	e.host.fenceAt = at
+	return ctx.Err()
+}
+
+// fenced returns the error of a Boot that is cut off.
+func (h *host) fenced() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fenceAt != 0 && time.Since(h.began) >= h.fenceAt {
+		return sandbox.Errorf(sandbox.Unavailable, "the boot is cut off")
+	}
+	return nil
+}
+
+// A fencedConn ends with the next byte once its Boot is cut off.
+type fencedConn struct {
+	net.Conn
+	host *host
+}
+
+func (c *fencedConn) Read(p []byte) (int, error) { return c.pass(c.Conn.Read, p) }
+
+func (c *fencedConn) Write(p []byte) (int, error) { return c.pass(c.Conn.Write, p) }
+
+func (c *fencedConn) pass(bytes func([]byte) (int, error), p []byte) (int, error) {
+	if err := c.host.fenced(); err != nil {
+		c.Close()
+		return 0, err
+	}
+	return bytes(p)
 }
 
 // SetNetwork implements sandbox.Engine.

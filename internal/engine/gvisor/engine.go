@@ -31,7 +31,8 @@ type Config struct {
 	Socket string // of the sentry host
 	// Earlier says how to reach the sentry hosts of earlier builds. Zero: no such hosts.
 	Earlier Earlier
-	// Network is the operator's settings for link shards.
+	// Network is the operator's settings for link shards. If they are Fenced, a shard that
+	// starts before the first call of FenceAt carries nothing until then.
 	Network link.Settings
 	// SavedCache bounds the saved states that stay unpacked, in bytes, and PackAfter is
 	// the unused time after which a state is packed. Both zero: no state is packed.
@@ -77,6 +78,7 @@ type Engine struct {
 	shards  map[cable]*shard
 	gone    map[string]departed // Boots that ended lately
 	closed  bool
+	fenceAt time.Duration       // of the last FenceAt; zero: none
 	beside  sync.WaitGroup // goroutines that watch earlier hosts or retry an undo
 
 	closing chan struct{} // closed with the engine

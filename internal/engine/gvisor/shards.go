@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -47,7 +48,7 @@ func (e *Engine) replaced(ctx context.Context, host *sentryhost.Client, s *shard
 		if err != nil {
 			return nil, err
 		}
-		if err = e.replug(ctx, s, c); err == nil {
+		if err = cmp.Or(e.fence(ctx, c), e.replug(ctx, s, c)); err == nil {
 			return c, nil
 		}
 		ended := broken(c)

@@ -56,7 +56,8 @@ func (a *API) nodes(ctx context.Context) (all []NodeState, known map[string]sand
 func (a *API) nodeView(ctx context.Context, n NodeState, known sandbox.NodeRecord) (v1.NodeDetails, error) {
 	v := nodeDetailsOf(n)
 	use, err := a.NodeRecords.NodeUse(ctx, n.Node)
-	v.Draining, v.Lost, v.Records = known.Draining, known.Lost, v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
+	v.Draining, v.Lost, v.FenceSeconds = known.Draining, known.Lost, known.FenceAfter.Seconds()
+	v.Records = v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
 	return v, err
 }
 

@@ -29,7 +29,7 @@ func NodeRecords(t *testing.T, open func(*testing.T) NodeRecordsWorld) {
 }
 
 func nodeLease(t *testing.T, w NodeRecordsWorld) {
-	n := sandbox.NodeRecord{Name: "other", Holder: "1", Engine: "fake", Address: "https://10.0.0.1:9092", Version: "v1"}
+	n := sandbox.NodeRecord{Name: "other", Holder: "1", Engine: "fake", Address: "https://10.0.0.1:9092", Version: "v1", FenceAfter: 75 * time.Second}
 	got, err := w.Other.RenewLease(t.Context(), n, time.Minute)
 	want := n
 	want.Epoch, want.LeaseLeft = 1, time.Minute
@@ -37,8 +37,17 @@ func nodeLease(t *testing.T, w NodeRecordsWorld) {
 		t.Errorf("RenewLease = %+v, %v", got, err)
 	}
 	all, err := w.Store.Nodes(t.Context())
-	if err != nil || len(all) != 1 || all[0].Name != "other" || all[0].Holder != "1" || all[0].Address != n.Address || all[0].Engine != "fake" || all[0].Version != "v1" || all[0].LeaseLeft > time.Minute {
+	if err != nil || len(all) != 1 || all[0].Name != "other" || all[0].Holder != "1" || all[0].Address != n.Address || all[0].Engine != "fake" || all[0].Version != "v1" || all[0].FenceAfter != n.FenceAfter || all[0].LeaseLeft > time.Minute {
 		t.Errorf("the records are %+v, %v", all, err)
+	}
+	if _, err := w.Store.RenewLease(t.Context(), n, -time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Store.SetLost(t.Context(), n.Name, true); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Other.RenewLease(t.Context(), n, time.Minute); err != nil || got.Epoch != 2 || got.LostEpoch != 1 {
+		t.Errorf("RenewLease of a lost node = %+v, %v", got, err)
 	}
 	n.Holder = "2"
 	if _, err := w.Other.RenewLease(t.Context(), n, time.Minute); !errors.Is(err, sandbox.Conflict) {

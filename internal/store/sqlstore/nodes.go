@@ -16,9 +16,9 @@ type nodeRow struct {
 	// versionUntil is the end of the Lease that was renewed with Version. An earlier
 	// program renews a Lease without the two.
 	versionUntil time.Time
-	// lostEpoch is the Epoch for which an operator declared the Node lost; 0: none.
-	lostEpoch int64
-	clock     int64
+	// fenceUntil is the end of the Lease that was renewed with FenceAfter, as versionUntil.
+	fenceUntil time.Time
+	clock      int64
 }
 
 var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
@@ -31,16 +31,21 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("version", &n.Version)
 	c.add("version_until", (*moment)(&n.versionUntil))
 	c.add("draining", &n.Draining)
-	c.add("lost_epoch", &n.lostEpoch)
+	c.add("lost_epoch", &n.LostEpoch)
+	c.add("fence_after", (*span)(&n.FenceAfter))
+	c.add("fence_until", (*moment)(&n.fenceUntil))
 	c.compute(clockName, &n.clock)
 })
 
 func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
 	n, err := nodeTable.scan(scan)
 	n.LeaseLeft = n.until.Sub(clockAt(n.clock))
-	n.Lost = n.LeaseLeft <= 0 && n.lostEpoch == max(n.Epoch, 1)
+	n.Lost = n.LeaseLeft <= 0 && n.LostEpoch == max(n.Epoch, 1)
 	if !n.versionUntil.Equal(n.until) {
 		n.Version = ""
+	}
+	if !n.fenceUntil.Equal(n.until) {
+		n.FenceAfter = 0
 	}
 	return n.NodeRecord, err
 }
@@ -73,7 +78,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
-		row.versionUntil, row.Draining = row.until, old.Draining
+		row.versionUntil, row.fenceUntil, row.Draining, row.LostEpoch = row.until, row.until, old.Draining, old.LostEpoch
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})

@@ -653,13 +653,14 @@ func deleteEnded(t *testing.T, st sandbox.Store) {
 
 func leases(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
+	lostEpoch := int64(0)
 	renew := func(n sandbox.NodeRecord, life time.Duration, wantEpoch int64) sandbox.NodeRecord {
 		t.Helper()
 		got, err := st.RenewLease(ctx, n, life)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.Epoch, n.LeaseLeft = wantEpoch, life
+		n.Epoch, n.LeaseLeft, n.LostEpoch = wantEpoch, life, lostEpoch
 		if got != n {
 			t.Errorf("RenewLease = %+v, want %+v", got, n)
 		}
@@ -667,7 +668,7 @@ func leases(t *testing.T, st sandbox.Store) {
 	}
 	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "fake", Version: "v1"}, time.Hour, 1)
 	a := renew(sandbox.NodeRecord{Name: "a", Holder: "2", Engine: "fake"}, -time.Second, 1)
-	b := renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "gvisor", Address: "unix:/b", Version: "v2"}, 2*time.Hour, 1)
+	b := renew(sandbox.NodeRecord{Name: "b", Holder: "1", Engine: "gvisor", Address: "unix:/b", Version: "v2", FenceAfter: 75 * time.Second}, 2*time.Hour, 1)
 	_, err := st.RenewLease(ctx, sandbox.NodeRecord{Name: "b", Holder: "2"}, time.Hour)
 	codetest.Want(t, "the lease that another has", err, sandbox.Conflict)
 	got, err := st.Nodes(ctx)
@@ -707,10 +708,12 @@ func leases(t *testing.T, st sandbox.Store) {
 		}
 		lost(is)
 	}
+	lostEpoch = 3 // the Node learns of it
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, time.Hour, 4)
 	lost(false)
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 4) // it expires in that term
 	lost(false)
+	lostEpoch = 0
 	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: true}, time.Hour, 1) // a program that reports no version
 	got, err = st.Nodes(ctx)
 	if err != nil || len(got) != 2 || got[1].Version != "" {

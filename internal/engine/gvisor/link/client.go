@@ -88,6 +88,13 @@ func (c *Client) SetBandwidth(ctx context.Context, bootID string, bytesPerSecond
 	return c.call(ctx, MethodBandwidth, BandwidthRequest{BootID: bootID, BytesPerSecond: bytesPerSecond}, nil)
 }
 
+// CloseAt has all links of the shard, also later ones, carry nothing from a time since the
+// machine started on, by CLOCK_BOOTTIME. The next call replaces the time; with keep, a time
+// that is set already stays. A shard of an earlier version is Unsupported.
+func (c *Client) CloseAt(ctx context.Context, at time.Duration, keep bool) error {
+	return c.call(ctx, MethodCloseAt, CloseAtRequest{At: at, Keep: keep}, nil)
+}
+
 // Log returns the kept decisions of a link's policy.
 func (c *Client) Log(ctx context.Context, bootID string) (log sandbox.NetworkLog, err error) {
 	err = c.call(ctx, MethodLog, Ref{BootID: bootID}, &log)

@@ -28,6 +28,7 @@ const (
 	MethodLog        = "log"         // Ref -> sandbox.NetworkLog
 	MethodTraffic    = "traffic"     // -> []Traffic
 	MethodBandwidth  = "bandwidth"   // BandwidthRequest; applies at once, to open connections too
+	MethodCloseAt    = "close_at"    // CloseAtRequest; for all links, also later ones
 )
 
 // Hello opens a connection, both ways. The caller's Settings replace the Settings of an
@@ -52,6 +53,9 @@ type Settings struct {
 	// Proxy is the URL of an upstream.Proxy for all connections except to Open
 	// destinations; empty: none.
 	Proxy string `json:"proxy,omitempty"`
+	// Fenced says that the caller sets when all links close. Otherwise a time that an
+	// earlier caller set does not count any more.
+	Fenced bool `json:"fenced,omitempty"`
 }
 
 // Ref identifies a link.
@@ -82,6 +86,12 @@ type SecretsRequest struct {
 type BandwidthRequest struct {
 	BootID         string `json:"boot_id"`
 	BytesPerSecond int64  `json:"bytes_per_second"` // zero: unlimited
+}
+
+// CloseAtRequest has all links of a shard carry nothing from a time on.
+type CloseAtRequest struct {
+	At   time.Duration `json:"at_ns"`          // since the machine started, with the time in which it was suspended
+	Keep bool          `json:"keep,omitempty"` // an earlier request's time stays, if there is one
 }
 
 // DialRequest connects to a TCP port of the guest.

@@ -3399,8 +3399,10 @@ export interface components {
             wait_seconds: number;
             /** @description It takes no new sandboxes, and its sandboxes move to other nodes. */
             draining: boolean;
-            /** @description It does not answer, and an operator has declared that nothing runs on it any more. */
+            /** @description It does not answer, and what ran on it starts elsewhere: an operator has declared it lost, or it has fenced itself. */
             lost: boolean;
+            /** @description Seconds after the last renewal of its lease at which it cuts its sandboxes off by itself. 0: never. */
+            fence_seconds: number;
             pools: components["schemas"]["Pool"][];
             /** @description The numbers of records of all tenants that are on the node. */
             records: {
@@ -6591,6 +6593,7 @@ export interface operations {
                      *           "wait_seconds": 0,
                      *           "draining": false,
                      *           "lost": false,
+                     *           "fence_seconds": 90,
                      *           "pools": [],
                      *           "records": {
                      *             "running": 12,
@@ -6648,6 +6651,7 @@ export interface operations {
                      *       "wait_seconds": 0,
                      *       "draining": false,
                      *       "lost": false,
+                     *       "fence_seconds": 90,
                      *       "pools": [],
                      *       "records": {
                      *         "running": 12,
@@ -6715,6 +6719,7 @@ export interface operations {
                      *       "wait_seconds": 0,
                      *       "draining": false,
                      *       "lost": false,
+                     *       "fence_seconds": 90,
                      *       "pools": [],
                      *       "records": {
                      *         "running": 12,

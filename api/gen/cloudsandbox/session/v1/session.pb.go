@@ -4492,7 +4492,8 @@ type RenewLeaseRequest struct {
 	Engine        string                 `protobuf:"bytes,2,opt,name=engine,proto3" json:"engine,omitempty"`
 	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	Life          *durationpb.Duration   `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
-	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // of the program that the Node runs
+	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`                         // of the program that the Node runs
+	FenceAfter    *durationpb.Duration   `protobuf:"bytes,6,opt,name=fence_after,json=fenceAfter,proto3" json:"fence_after,omitempty"` // absent: the Node does not fence itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4562,10 +4563,18 @@ func (x *RenewLeaseRequest) GetVersion() string {
 	return ""
 }
 
+func (x *RenewLeaseRequest) GetFenceAfter() *durationpb.Duration {
+	if x != nil {
+		return x.FenceAfter
+	}
+	return nil
+}
+
 type RenewLeaseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Left          *durationpb.Duration   `protobuf:"bytes,2,opt,name=left,proto3" json:"left,omitempty"`
+	LostEpoch     int64                  `protobuf:"varint,3,opt,name=lost_epoch,json=lostEpoch,proto3" json:"lost_epoch,omitempty"` // 0: the Node was never lost
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4612,6 +4621,13 @@ func (x *RenewLeaseResponse) GetLeft() *durationpb.Duration {
 		return x.Left
 	}
 	return nil
+}
+
+func (x *RenewLeaseResponse) GetLostEpoch() int64 {
+	if x != nil {
+		return x.LostEpoch
+	}
+	return 0
 }
 
 type LeaderOfRequest struct {
@@ -5610,16 +5626,20 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x10NodeEndedRequest\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\")\n" +
 	"\x11NodeEndedResponse\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x03R\x05count\"\xa6\x01\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\"\xe2\x01\n" +
 	"\x11RenewLeaseRequest\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x16\n" +
 	"\x06engine\x18\x02 \x01(\tR\x06engine\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12-\n" +
 	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\tR\aversion\"Y\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12:\n" +
+	"\vfence_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"fenceAfter\"x\n" +
 	"\x12RenewLeaseResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12-\n" +
-	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\"%\n" +
+	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x1d\n" +
+	"\n" +
+	"lost_epoch\x18\x03 \x01(\x03R\tlostEpoch\"%\n" +
 	"\x0fLeaderOfRequest\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\"\x89\x01\n" +
 	"\x10LeaderOfResponse\x12\x16\n" +
@@ -5886,88 +5906,89 @@ var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
 	60,  // 74: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 75: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	97,  // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
-	97,  // 77: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
-	97,  // 78: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
-	96,  // 79: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
-	20,  // 80: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 81: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 82: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 83: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	8,   // 84: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	10,  // 85: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	12,  // 86: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	14,  // 87: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
-	16,  // 88: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	18,  // 89: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	21,  // 90: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	25,  // 91: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	27,  // 92: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	29,  // 93: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	31,  // 94: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	41,  // 95: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	43,  // 96: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	45,  // 97: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	47,  // 98: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	50,  // 99: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	52,  // 100: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	54,  // 101: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	56,  // 102: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	58,  // 103: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	61,  // 104: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
-	63,  // 105: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
-	65,  // 106: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
-	67,  // 107: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
-	33,  // 108: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	36,  // 109: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	38,  // 110: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	69,  // 111: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
-	71,  // 112: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
-	73,  // 113: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
-	75,  // 114: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
-	77,  // 115: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
-	79,  // 116: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
-	81,  // 117: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
-	83,  // 118: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
-	9,   // 119: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	11,  // 120: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	13,  // 121: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	15,  // 122: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
-	17,  // 123: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	19,  // 124: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	24,  // 125: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	26,  // 126: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	28,  // 127: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	30,  // 128: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	32,  // 129: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	42,  // 130: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	44,  // 131: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	46,  // 132: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	49,  // 133: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	51,  // 134: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	53,  // 135: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	55,  // 136: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	57,  // 137: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	59,  // 138: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	62,  // 139: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
-	64,  // 140: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
-	66,  // 141: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
-	68,  // 142: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
-	34,  // 143: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	37,  // 144: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	39,  // 145: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	70,  // 146: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
-	72,  // 147: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
-	74,  // 148: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
-	76,  // 149: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
-	78,  // 150: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
-	80,  // 151: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
-	82,  // 152: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
-	84,  // 153: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
-	119, // [119:154] is the sub-list for method output_type
-	84,  // [84:119] is the sub-list for method input_type
-	84,  // [84:84] is the sub-list for extension type_name
-	84,  // [84:84] is the sub-list for extension extendee
-	0,   // [0:84] is the sub-list for field type_name
+	97,  // 77: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
+	97,  // 78: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
+	97,  // 79: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
+	96,  // 80: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
+	20,  // 81: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 82: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 83: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 84: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	8,   // 85: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	10,  // 86: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	12,  // 87: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	14,  // 88: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
+	16,  // 89: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	18,  // 90: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	21,  // 91: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	25,  // 92: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	27,  // 93: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	29,  // 94: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	31,  // 95: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	41,  // 96: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	43,  // 97: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	45,  // 98: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	47,  // 99: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	50,  // 100: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	52,  // 101: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	54,  // 102: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	56,  // 103: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	58,  // 104: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	61,  // 105: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	63,  // 106: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	65,  // 107: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	67,  // 108: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	33,  // 109: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	36,  // 110: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	38,  // 111: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	69,  // 112: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
+	71,  // 113: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
+	73,  // 114: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
+	75,  // 115: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
+	77,  // 116: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
+	79,  // 117: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	81,  // 118: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
+	83,  // 119: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
+	9,   // 120: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	11,  // 121: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	13,  // 122: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	15,  // 123: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
+	17,  // 124: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	19,  // 125: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	24,  // 126: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	26,  // 127: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	28,  // 128: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	30,  // 129: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	32,  // 130: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	42,  // 131: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	44,  // 132: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	46,  // 133: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	49,  // 134: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	51,  // 135: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	53,  // 136: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	55,  // 137: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	57,  // 138: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	59,  // 139: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	62,  // 140: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	64,  // 141: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	66,  // 142: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	68,  // 143: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	34,  // 144: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	37,  // 145: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	39,  // 146: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	70,  // 147: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
+	72,  // 148: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
+	74,  // 149: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
+	76,  // 150: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
+	78,  // 151: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
+	80,  // 152: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	82,  // 153: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
+	84,  // 154: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
+	120, // [120:155] is the sub-list for method output_type
+	85,  // [85:120] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }

@@ -195,6 +195,9 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 		s.hold(tooManyQueryBytes)
 		return nil
 	}
+	if s.link.cfg.Shared.fence.closed() {
+		return nil
+	}
 	a, err := s.link.cfg.Resolver.Ask(ctx, network, query)
 	if err != nil {
 		return failure(query, rcodeServerFailure)

@@ -58,7 +58,8 @@ func (g guestConn) setBuffers(size int64) {
 // ends; then both are closed. It has no buffer of its own: bytes go from the stack's
 // buffers into the host's socket and back, so a connection holds only the endpoint's two
 // buffers here. w limits the rate.
-func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
+// Once the fence is closed, the next byte ends the connection.
+func splice(ctx context.Context, g guestConn, h hostConn, w *wire, fence *fence) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	severed := make(chan struct{})
@@ -73,11 +74,11 @@ func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
 	out, in := w.sides()
 	var other sync.WaitGroup
 	other.Go(func() {
-		if hostToGuest(ctx, g, h, in) != nil {
+		if hostToGuest(ctx, g, h, in, fence) != nil {
 			cancel()
 		}
 	})
-	if guestToHost(ctx, g, h, out) != nil {
+	if guestToHost(ctx, g, h, out, fence) != nil {
 		cancel()
 	}
 	other.Wait()
@@ -91,7 +92,7 @@ func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
 }
 
 // guestToHost moves the guest's bytes until its end, which it passes on.
-func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle) error {
+func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle, fence *fence) error {
 	raw, err := h.SyscallConn()
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle) erro
 		turn := t.turn()
 		left := turn
 		err := raw.Write(func(fd uintptr) bool {
-			w = socketWriter{fd: int(fd), left: left}
+			w = socketWriter{fd: int(fd), left: left, fence: fence}
 			_, readErr = g.ep.Read(&w, tcpip.ReadOptions{})
 			left = w.left
 			return !w.full
@@ -137,10 +138,11 @@ func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle) erro
 // socketWriter writes to a non-blocking socket straight from the stack's buffers. Bytes
 // that do not fit stay there.
 type socketWriter struct {
-	fd   int
-	left int // bytes that may be written
-	full bool
-	err  error
+	fd    int
+	left  int // bytes that may be written
+	fence *fence
+	full  bool
+	err   error
 }
 
 func (w *socketWriter) Write(b []byte) (int, error) {
@@ -148,6 +150,9 @@ func (w *socketWriter) Write(b []byte) (int, error) {
 	for done < len(b) {
 		if w.left == 0 {
 			return done, io.ErrShortWrite
+		}
+		if w.err = w.fence.check(); w.err != nil {
+			return done, w.err
 		}
 		n, err := unix.Write(w.fd, b[done:done+min(len(b)-done, w.left)])
 		switch {
@@ -167,7 +172,7 @@ func (w *socketWriter) Write(b []byte) (int, error) {
 }
 
 // hostToGuest moves the host side's bytes until its end, which it passes on.
-func hostToGuest(ctx context.Context, g guestConn, h hostConn, t *throttle) error {
+func hostToGuest(ctx context.Context, g guestConn, h hostConn, t *throttle, fence *fence) error {
 	raw, err := h.SyscallConn()
 	if err != nil {
 		return err
@@ -184,6 +189,9 @@ func hostToGuest(ctx context.Context, g guestConn, h hostConn, t *throttle) erro
 			waiting, waitErr = readable(int(fd))
 			if waitErr == unix.EAGAIN {
 				return false
+			}
+			if waitErr == nil && waiting > 0 {
+				waitErr = fence.check()
 			}
 			if waitErr == nil && waiting > 0 {
 				asked := min(waiting, t.turn())

@@ -23,7 +23,7 @@ const firstTimeout = time.Minute
 // the first bytes if it needs them. It closes both sides.
 func (l *Link) carry(life context.Context, f *flow, g guestConn, host *net.TCPConn) {
 	if !f.asked && !l.mayOpen(f) {
-		splice(life, g, host, &l.wire)
+		splice(life, g, host, &l.wire, &l.cfg.Shared.fence)
 		return
 	}
 	ctx, cancel := context.WithTimeout(life, firstTimeout)
@@ -34,7 +34,7 @@ func (l *Link) carry(life context.Context, f *flow, g guestConn, host *net.TCPCo
 		l.note(f.target, "", policy.Decision{Verdict: policy.Refused, Reason: "it ended before it showed its protocol"})
 		cut(g, host)
 	case err != nil:
-		splice(life, g, host, &l.wire)
+		splice(life, g, host, &l.wire, &l.cfg.Shared.fence)
 	case shown.Kind == policy.KindHTTP && f.asked:
 		l.carryWeb(life, f, g, host)
 	case f.asked && !l.show(f, shown):
@@ -53,7 +53,7 @@ func (l *Link) carryShown(life context.Context, f *flow, g guestConn, host *net.
 		l.note(f.target, shown.Name, policy.Decision{Verdict: policy.Refused, Reason: err.Error()})
 		cut(g, host)
 	case leaf == nil:
-		splice(life, g, host, &l.wire)
+		splice(life, g, host, &l.wire, &l.cfg.Shared.fence)
 	default:
 		l.carrySecrets(life, f, g, host, leaf)
 	}

@@ -411,7 +411,7 @@ func (l *Link) Dial(ctx context.Context, port uint16, host hostConn) error {
 	l.establish(f, g)
 	go func() { // counted by admit; Close waits for it
 		defer l.release(f)
-		splice(life, g, host, nil) // the bandwidth limit does not cover dials from the host
+		splice(life, g, host, nil, &l.cfg.Shared.fence) // the bandwidth limit does not cover dials from the host
 	}()
 	return nil
 }
@@ -479,6 +479,8 @@ func (l *Link) register(t policy.Target) (life context.Context, f *flow, resize 
 		return nil, nil, false, sandbox.Errorf(sandbox.NotFound, "the link is gone")
 	case l.gone:
 		return nil, nil, false, sandbox.Errorf(sandbox.Unavailable, "the sandbox is gone")
+	case l.cfg.Shared.fence.closed():
+		return nil, nil, false, sandbox.Errorf(sandbox.Unavailable, "the node of the sandbox has lost its lease, and cut it off").WithCause(errFenced)
 	}
 	d := policy.Decision{Verdict: policy.Allowed}
 	if t.Addr.IsValid() {

@@ -78,6 +78,8 @@ type Shared struct {
 	rootsPEM   atomic.Pointer[string]
 	roots      atomic.Pointer[x509.CertPool] // nil: not read yet
 
+	fence fence
+
 	mu    sync.Mutex
 	links map[*Link]struct{}
 	open  int // connections

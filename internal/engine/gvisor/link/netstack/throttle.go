@@ -116,11 +116,13 @@ func (t *throttle) take(n int, now time.Time) (wait time.Duration, changed <-cha
 }
 
 // wired is the host's side of a connection on a wire, for callers that do not splice. Its
-// reads and writes fail if done is closed while they wait.
+// reads and writes fail if done is closed while they wait, and writes once the fence is
+// closed.
 type wired struct {
 	net.Conn
-	wire *wire
-	done <-chan struct{}
+	wire  *wire
+	fence *fence
+	done  <-chan struct{}
 }
 
 var errCut = errors.New("the connection was cut")
@@ -137,6 +139,9 @@ func (c *wired) Read(p []byte) (int, error) {
 func (c *wired) Write(p []byte) (done int, err error) {
 	out, _ := c.wire.sides()
 	for done < len(p) && err == nil {
+		if err = c.fence.check(); err != nil {
+			break
+		}
 		var n int
 		n, err = c.Conn.Write(p[done:min(len(p), done+min(out.turn(), len(p)))])
 		done += n

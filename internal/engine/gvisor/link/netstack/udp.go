@@ -18,8 +18,9 @@ import (
 var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
 // relay moves datagrams both ways until none has passed for udpIdle, or ctx ends; then it
-// closes both sides. Datagrams that find no room are lost.
-func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire) {
+// closes both sides. Datagrams that find no room are lost. Once the fence is closed, the
+// next datagram of the guest ends the flow.
+func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire, fence *fence) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out, in := w.sides()
@@ -30,7 +31,7 @@ func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire) {
 		datagramsToGuest(ctx, g, host, &passed, in)
 	})
 	stop := context.AfterFunc(ctx, func() { host.Close() })
-	datagramsToHost(ctx, g, host, &passed, out)
+	datagramsToHost(ctx, g, host, &passed, out, fence)
 	cancel()
 	stop()
 	host.Close()
@@ -39,7 +40,7 @@ func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire) {
 }
 
 // datagramsToHost moves the guest's datagrams, and watches for idleness.
-func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle) {
+func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle, fence *fence) {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	g.wq.EventRegister(&entry)
 	defer g.wq.EventUnregister(&entry)
@@ -47,7 +48,7 @@ func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed
 	defer idle.Stop()
 	last := int64(-1)
 	for {
-		n, err := sendDatagram(g, host)
+		n, err := sendDatagram(g, host, fence)
 		switch {
 		case err == nil:
 			passed.Add(1)
@@ -74,7 +75,7 @@ func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed
 
 var errNoDatagram = errors.New("no datagram waits")
 
-func sendDatagram(g guestConn, host *net.UDPConn) (int, error) {
+func sendDatagram(g guestConn, host *net.UDPConn, fence *fence) (int, error) {
 	buf := datagramBuffers.Get().(*[maxDatagram]byte)
 	defer datagramBuffers.Put(buf)
 	w := tcpip.SliceWriter(buf[:])
@@ -85,6 +86,9 @@ func sendDatagram(g guestConn, host *net.UDPConn) (int, error) {
 		return 0, errNoDatagram
 	default:
 		return 0, errors.New(err.String())
+	}
+	if err := fence.check(); err != nil {
+		return 0, err
 	}
 	_, writeErr := host.Write(buf[:res.Count])
 	if writeErr != nil && errors.Is(writeErr, net.ErrClosed) {

@@ -120,6 +120,7 @@ var methods = map[string]method{
 	link.MethodLog:        (*Shard).networkLog,
 	link.MethodBandwidth:  (*Shard).setBandwidth,
 	link.MethodTraffic:    (*Shard).traffic,
+	link.MethodCloseAt:    (*Shard).closeAt,
 }
 
 func (s *Shard) handle(ctx context.Context, r *fdrpc.Request) (any, []*os.File, error) {
@@ -167,6 +168,9 @@ func (s *Shard) set(settings link.Settings) error {
 	}
 	if err := s.links.Resolver.Use(settings.NameServers); err != nil {
 		return err
+	}
+	if !settings.Fenced {
+		s.links.Shared.NeverClose()
 	}
 	s.links.Shared.Open(opened)
 	s.links.Shared.Through(proxy)
@@ -430,6 +434,18 @@ func (s *Shard) setBandwidth(_ context.Context, r *fdrpc.Request) (any, *os.File
 		return nil, nil, sandbox.Errorf(sandbox.Invalid, "a bandwidth is not negative")
 	}
 	p.link.SetBandwidth(body.BytesPerSecond)
+	return nil, nil, nil
+}
+
+func (s *Shard) closeAt(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
+	var body link.CloseAtRequest
+	if err := r.Decode(&body); err != nil {
+		return nil, nil, err
+	}
+	if body.At <= 0 {
+		return nil, nil, sandbox.Errorf(sandbox.Invalid, "the time at which links close is positive")
+	}
+	s.links.Shared.CloseAt(body.At, body.Keep)
 	return nil, nil, nil
 }
 

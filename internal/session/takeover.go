@@ -1,0 +1,74 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// A vigil observes Nodes whose Leases have expired, and declares those lost that have
+// certainly fenced themselves.
+//
+// A Node counts its FenceAfter from before it asked for its last renewal, and a vigil counts
+// it from when it first saw that Lease expired, which is later by at least the life of a
+// Lease. Both count monotonic time of their own. A vigil that was interrupted begins anew:
+// after an outage of the database the Nodes get the time to renew their Leases.
+type vigil struct {
+	store  store
+	log    *slog.Logger
+	gap    time.Duration // of two observations that are continuous
+	last   time.Time     // of the last observation
+	silent map[string]silence
+}
+
+// A silence is a term of a Lease that has expired.
+type silence struct {
+	epoch int64
+	since time.Time // when it was first observed
+}
+
+// observe takes the present records of all Nodes, read at the time at.
+func (v *vigil) observe(ctx context.Context, nodes []sandbox.NodeRecord, at time.Time) {
+	if v.silent == nil || at.Sub(v.last) > v.gap {
+		v.silent = map[string]silence{}
+	}
+	v.last = at
+	present := map[string]silence{}
+	others := false // a Node that can take Sandboxes over
+	for _, n := range nodes {
+		others = others || n.LeaseLeft > 0 && !n.Draining
+		if n.LeaseLeft > 0 || n.FenceAfter <= 0 || n.Lost {
+			continue
+		}
+		s, seen := v.silent[n.Name]
+		if !seen || s.epoch != n.Epoch {
+			s = silence{n.Epoch, at}
+		}
+		present[n.Name] = s
+	}
+	v.silent = present
+	if !others {
+		return
+	}
+	for _, n := range nodes {
+		if s, silent := v.silent[n.Name]; silent && at.Sub(s.since) >= n.FenceAfter {
+			v.takeOver(ctx, n, at.Sub(s.since))
+		}
+	}
+}
+
+// takeOver declares a Node lost.
+func (v *vigil) takeOver(ctx context.Context, n sandbox.NodeRecord, silent time.Duration) {
+	switch err := v.store.SetLost(ctx, n.Name, true); {
+	case err == nil:
+		v.log.WarnContext(ctx, "a node has been silent for so long that it has cut its sandboxes off; they go on elsewhere from their checkpoints", telemetry.KeyNode, n.Name,
+			"silent_seconds", silent.Seconds())
+	case errors.Is(err, sandbox.Conflict), errors.Is(err, sandbox.NotFound): // it is back, or gone
+	default:
+		v.log.WarnContext(ctx, "taking over the sandboxes of a silent node failed; will retry", telemetry.KeyNode, n.Name, telemetry.KeyError, err)
+	}
+}
