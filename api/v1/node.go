@@ -53,8 +53,8 @@ type NodeDetails struct {
 	WaitSeconds float64 `json:"wait_seconds"`
 	// Draining: it takes no new sandboxes, and those on it move to other nodes.
 	Draining bool `json:"draining"`
-	// Lost: it does not answer, and what ran on it starts elsewhere: an operator says so, or
-	// it has fenced itself.
+	// Lost: it does not answer, and its sandboxes start elsewhere: an operator says
+	// so, or it has fenced itself.
 	Lost bool `json:"lost"`
 	// FenceSeconds is how long after the last renewal of its lease it cuts its sandboxes off
 	// by itself; zero: it does not.

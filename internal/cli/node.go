@@ -196,7 +196,8 @@ the blob store. Paused sandboxes do so without this command. Sandboxes with volu
 for the node.
 
 Turn the machine off first. Otherwise a sandbox may run twice: the node cannot be
-asked to stop it. The command is refused while the node renews its lease, for some 15
+asked to stop it. A node that fences itself is declared lost without this command, some
+two minutes after it fell silent. The command is refused while the node renews its lease, for some 15
 seconds after its end. A node that comes back is no longer lost. --undo brings nothing
 back that has ended or gone back to a checkpoint.`,
 		Example: `  cloud-sandbox node lost node-1

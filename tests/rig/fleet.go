@@ -296,8 +296,12 @@ func (m *Machine) Sleep(t testing.TB) (wake func()) {
 	t.Helper()
 	asleep := map[int]bool{}
 	for fresh := true; fresh; { // also those that were started meanwhile
+		all := m.Processes("")
+		if server, ok := m.nodeServer(); ok {
+			all = append(all, server)
+		}
 		fresh = false
-		for _, p := range m.Processes("") {
+		for _, p := range append(all, Process{Pid: m.cmd.Process.Pid}) {
 			if !asleep[p.Pid] && syscall.Kill(p.Pid, syscall.SIGSTOP) == nil {
 				asleep[p.Pid], fresh = true, true
 			}

@@ -3399,7 +3399,7 @@ export interface components {
             wait_seconds: number;
             /** @description It takes no new sandboxes, and its sandboxes move to other nodes. */
             draining: boolean;
-            /** @description It does not answer, and what ran on it starts elsewhere: an operator has declared it lost, or it has fenced itself. */
+            /** @description It does not answer, and its sandboxes start elsewhere: an operator has declared it lost, or it has fenced itself. */
             lost: boolean;
             /** @description Seconds after the last renewal of its lease at which it cuts its sandboxes off by itself. 0: never. */
             fence_seconds: number;
