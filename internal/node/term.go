@@ -187,7 +187,7 @@ func (n *Node) stopGivenUp(ctx context.Context) error {
 	return work.Wait()
 }
 
-// settleFence freezes bound Boots if the fence is closed, and thaws those that it has
+// settleFence freezes bound Boots if the fence is closed, and thaws the ones it has
 // frozen if it is open. It does not wait, and leaves out Boots that are being saved or
 // changed: it is called again after the next renewal.
 func (n *Node) settleFence(ctx context.Context) {
@@ -246,7 +246,7 @@ func (n *Node) settleBoot(ctx context.Context, engine sandbox.Pauser, b *boot) {
 	case fence:
 		n.setFenced(b, true) // before: a later process thaws it
 		if err := engine.Freeze(ctx, b.id); err != nil {
-			n.log.Warn("freezing a boot after the loss of the lease failed; it runs on, but is cut off", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+			n.log.Warn("freezing a boot after the loss of the lease failed; it keeps running, but is cut off", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	default:
 		if err := engine.Thaw(ctx, b.id); err != nil {

@@ -26,9 +26,9 @@ const (
 const maxGap = 10 * time.Second
 
 // watchNodes keeps the known Nodes current until ctx ends, and takes over the Sandboxes of
-// those that have fenced themselves.
+// Nodes that have fenced themselves.
 func (m *Manager) watchNodes(ctx context.Context) error {
-	silent := vigil{store: m.store, log: m.log, gap: m.cfg.NodesEvery + maxGap}
+	silent := vigil{leases: m.store, log: m.log, gap: m.cfg.NodesEvery + maxGap}
 	failing := false
 	for {
 		nodes, err := m.store.Nodes(ctx)

@@ -108,10 +108,8 @@ type store interface {
 	sandbox.SandboxStore
 	sandbox.SnapshotStore
 	sandbox.VolumeStore
-	// Of sandbox.NodeStore, QuotaStore and TenantStore.
-	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
-	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
-	SetLost(ctx context.Context, name string, lost bool) error
+	leases
+	// Of sandbox.QuotaStore and TenantStore.
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
 	Suspensions(ctx context.Context) (sandbox.Suspensions, error)
 	// Of sandbox.UsageStore.
@@ -119,6 +117,13 @@ type store interface {
 	CountTraffic(ctx context.Context, boots []sandbox.BootTraffic, at time.Time) error
 	Usage(ctx context.Context, query sandbox.UsageQuery) (sandbox.UsagePage, error)
 	TrimUsage(ctx context.Context, before sandbox.Day) (int, error)
+}
+
+// leases is the part of sandbox.NodeStore that a Manager reads and writes.
+type leases interface {
+	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
+	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
+	SetLost(ctx context.Context, name string, lost bool) error
 }
 
 // nodes is the part of sandbox.Nodes that a Manager calls.

@@ -10,15 +10,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// A vigil observes Nodes whose Leases have expired, and declares those lost that have
-// certainly fenced themselves.
+// A vigil observes Nodes whose Leases have expired, and declares a Node lost that has
+// certainly fenced itself.
 //
 // A Node counts its FenceAfter from before it asked for its last renewal, and a vigil counts
 // it from when it first saw that Lease expired, which is later by at least the life of a
-// Lease. Both count monotonic time of their own. A vigil that was interrupted begins anew:
+// Lease. Both count monotonic time of their own. A vigil that was interrupted starts over:
 // after an outage of the database the Nodes get the time to renew their Leases.
 type vigil struct {
-	store  store
+	leases leases
 	log    *slog.Logger
 	gap    time.Duration // of two observations that are continuous
 	last   time.Time     // of the last observation
@@ -63,9 +63,9 @@ func (v *vigil) observe(ctx context.Context, nodes []sandbox.NodeRecord, at time
 
 // takeOver declares a Node lost.
 func (v *vigil) takeOver(ctx context.Context, n sandbox.NodeRecord, silent time.Duration) {
-	switch err := v.store.SetLost(ctx, n.Name, true); {
+	switch err := v.leases.SetLost(ctx, n.Name, true); {
 	case err == nil:
-		v.log.WarnContext(ctx, "a node has been silent for so long that it has cut its sandboxes off; they go on elsewhere from their checkpoints", telemetry.KeyNode, n.Name,
+		v.log.WarnContext(ctx, "a node has been silent for so long that it has cut its sandboxes off; they continue elsewhere from their checkpoints", telemetry.KeyNode, n.Name,
 			"silent_seconds", silent.Seconds())
 	case errors.Is(err, sandbox.Conflict), errors.Is(err, sandbox.NotFound): // it is back, or gone
 	default:

@@ -45,6 +45,16 @@ func fence(t *testing.T, s *suite) {
 	s.answers(t, id)
 	again := s.start(t)
 	s.answers(t, again)
+
+	at := f.FenceClock() + 500*time.Millisecond // it closes without a further call
+	fenceAt(at)
+	time.Sleep(at - f.FenceClock())
+	if conn, err := s.engine.Dial(t.Context(), again, sandbox.GuestPort); err == nil {
+		conn.Close()
+		t.Error("Dial succeeds after the time of the fence")
+	}
+	fenceAt(f.FenceClock() + time.Hour)
+	s.answers(t, again)
 }
 
 // converse sends a request to the Guest's control service, and returns how much it answers

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 )
 
-// errFenced ends what a guest begins or sends once its shard's fence is closed.
+// errFenced ends the connections of a guest whose shard's fence is closed.
 var errFenced = errors.New("the node has lost its lease")
 
 // A fence ends all traffic of the links of a shard at a time, unless the time is moved
