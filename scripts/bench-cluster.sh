@@ -10,7 +10,8 @@ make build-all
 CLOUD_SANDBOX_URL='' bin/cloud-sandbox template build base --data "$DATA"
 CLOUD_SANDBOX_POSTGRES=$(scripts/postgres.sh)
 CLOUD_SANDBOX_REDIS=$(scripts/redis.sh)
-export CLOUD_SANDBOX_POSTGRES CLOUD_SANDBOX_REDIS CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates
+CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
+export CLOUD_SANDBOX_POSTGRES CLOUD_SANDBOX_REDIS CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates
 go run ./tests/perf/cluster --out bin/bench-cluster
 mkdir -p docs/benchmarks/cluster
 cp bin/bench-cluster/report.md bin/bench-cluster/report.json docs/benchmarks/cluster/

@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/postgrestest"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/s3rig"
 )
 
 // Names of the installations to measure, in the order of each round.
@@ -40,8 +41,9 @@ func main() {
 	out := flag.String("out", "bin/bench-cluster", "folder of the report")
 	n := flag.Int("n", 200, "rounds of each call")
 	creates := flag.Int("creates", 60, "sandboxes of the row of creates, in each round of three")
+	states := flag.Int("states", 10, "sandboxes of the row of resumes")
 	flag.Parse()
-	err := rig.Outside(func(t testing.TB) { measure(t, *out, *n, *creates) })
+	err := rig.Outside(func(t testing.TB) { measure(t, *out, *n, *creates, *states) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
 		os.Exit(1)
@@ -54,16 +56,21 @@ type side struct {
 	client *client.Client
 	nodes  []*rig.Server // with the pools
 	pool   int           // of all nodes together
+	// Of the cluster alone:
+	fleet   *rig.Fleet
+	gateway *rig.Server
 }
 
-func measure(t testing.TB, out string, n, creates int) {
+func measure(t testing.TB, out string, n, creates, states int) {
 	report := bench.NewReport(os.Stdout)
 	watch, err := bench.NewWatch("cloud-sandbox-rig-", "postgres", "redis-server")
 	if err != nil {
 		t.Fatal(err)
 	}
 	report.Watch(watch)
-	sides := []side{single(t), cluster(t)}
+	network := rig.NewNetwork(t)
+	s3 := s3rig.StartOn(t, network.Host.String())
+	sides := []side{single(t, s3), cluster(t, network, s3)}
 	ctx := context.Background()
 	check := func(err error) {
 		if err != nil {
@@ -76,6 +83,8 @@ func measure(t testing.TB, out string, n, creates int) {
 	check(acquires(ctx, report, sides, n))
 	report.Begin()
 	check(rates(ctx, report, sides, creates))
+	report.Begin()
+	check(resumes(ctx, t, report, sides, states)) // last: it loses a machine
 	check(os.MkdirAll(out, 0o755))
 	check(report.Write(out))
 	fmt.Println("the report is in", out)
@@ -85,22 +94,21 @@ func pools(size int) []string {
 	return []string{fmt.Sprintf("POOL_MIN_SIZE=%d", size), fmt.Sprintf("POOL_MAX_SIZE=%d", size)}
 }
 
-func single(t testing.TB) side {
-	s := rig.Own(t, rig.Options{Pool: 4})
-	return side{oneProcess, client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Client(t, "bench").Token}), []*rig.Server{s}, 4}
+func single(t testing.TB, s3 *s3rig.Server) side {
+	s := rig.Own(t, rig.Options{Pool: 4, Env: append(copies(t, s3), "SNAPSHOT_DISK_MB=1")})
+	return side{who: oneProcess, client: client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Client(t, "bench").Token}), nodes: []*rig.Server{s}, pool: 4}
 }
 
-func cluster(t testing.TB) side {
-	network := rig.NewNetwork(t)
+func cluster(t testing.TB, network *rig.Network, s3 *s3rig.Server) side {
 	host := network.Host.String()
 	db := postgrestest.StartWith(t, postgrestest.Options{Host: host, Durable: true})
-	f := rig.NewCluster(t, network, append(pools(2), "CLOUD_SANDBOX_DATABASE="+db.Address(t), "RATE_LIMITS="+redistest.StartOn(t, host).URL())...)
+	f := rig.NewCluster(t, network, append(append(pools(2), copies(t, s3)...), "CLOUD_SANDBOX_DATABASE="+db.Address(t), "RATE_LIMITS="+redistest.StartOn(t, host).URL())...)
 	f.StartAll(t)
 	s := f.Gateways()
 	return side{
-		aCluster, client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Key(t, "bench")}),
-		[]*rig.Server{f.Machine(rig.FleetHome).Server, f.Machine(rig.FleetNode).Server},
-		4,
+		who: aCluster, client: client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Key(t, "bench")}),
+		nodes: []*rig.Server{f.Machine(rig.FleetHome).Server, f.Machine(rig.FleetNode).Server},
+		pool:  4, fleet: f, gateway: s,
 	}
 }
 
