@@ -129,8 +129,8 @@ type Fencer interface {
 	// machine, and also counts while the machine is suspended.
 	FenceClock() time.Duration
 	// FenceAt cuts off all Boots from the time at on: they send nothing to the outside,
-	// receive nothing, and cannot be dialled. It applies to open connections, which end with
-	// the next byte, and to Boots that start later. A call with a later time lifts it.
+	// receive nothing, and cannot be dialled. Open connections end then. It applies to Boots
+	// that start later, too. A call with a later time lifts it; zero: never.
 	// Unsupported if some Boots of an earlier build cannot be cut off.
 	FenceAt(ctx context.Context, at time.Duration) error
 }

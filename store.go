@@ -176,8 +176,9 @@ type NodeRecord struct {
 	// more: an operator says so, or the Node has fenced itself. Then its Sandboxes start
 	// elsewhere. It ends when the Node renews its Lease.
 	Lost bool
-	// LostEpoch is the latest Epoch in which the Node was Lost; 0: none. Boots that it
-	// started until then have no Sandbox any more.
+	// LostEpoch is the latest Epoch in which the Node was Lost, or that another Holder ended;
+	// 0: none. Sandboxes of Boots from that Epoch or before may run elsewhere. Negative: an
+	// earlier program, which does not know it, has renewed the Lease.
 	LostEpoch int64
 	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
 	// negative: it expired so long ago. Clocks of processes do not matter.
@@ -196,7 +197,7 @@ type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
 	// clock, and returns the record. n's Epoch, LeaseLeft, Draining, Lost and LostEpoch are
 	// ignored.
-	// Conflict while another Holder has the Lease.
+	// Conflict while another Holder has the Lease, and until that has fenced itself.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
 	// unless they are Draining or a Sandbox that has not ended, a Snapshot or a Volume is on the Node. It
@@ -207,9 +208,9 @@ type NodeStore interface {
 	// SetDraining sets Draining of a Node; NotFound for an unknown name. It stays set when
 	// the Node restarts.
 	SetDraining(ctx context.Context, name string, draining bool) error
-	// SetLost sets Lost of a Node, and LostEpoch; Conflict while it has its Lease, NotFound
-	// for an unknown name. With false it resets both.
-	SetLost(ctx context.Context, name string, lost bool) error
+	// SetLost sets Lost of a Node, and with true LostEpoch, which stays. Conflict while it has
+	// its Lease, or if its Epoch is not epoch (0: any); NotFound for an unknown name.
+	SetLost(ctx context.Context, name string, epoch int64, lost bool) error
 	// NodeUse returns the numbers of records of all Tenants that name a Node.
 	NodeUse(ctx context.Context, name string) (NodeUse, error)
 }

@@ -35,6 +35,8 @@ type entry struct {
 	Volumes   []string              `json:"volumes,omitempty"` // their IDs
 	Held      bool                  `json:"held,omitempty"`    // restored, and not thawed yet
 	Fenced    bool                  `json:"fenced,omitempty"`  // frozen by the fence
+	Paused    bool                  `json:"paused,omitempty"`  // saved and frozen, about to be stopped
+	Epoch     int64                 `json:"epoch,omitempty"`   // of the Lease when it was bound
 	Ended     *ending               `json:"ended,omitempty"`   // it died; not yet accepted by the session manager
 }
 
@@ -134,12 +136,15 @@ func (b *boot) entry() entry {
 		Volumes:   b.owner.volumes,
 		Held:      b.held,
 		Fenced:    b.fenced,
+		Paused:    b.paused,
+		Epoch:     b.epoch,
 	}
 }
 
 // own makes b the Boot that e describes.
 func (b *boot) own(e entry) {
-	b.state, b.pooled, b.fenced = bound, e.Pooled, e.Fenced
+	b.state, b.pooled = bound, e.Pooled
+	b.fenced, b.paused, b.epoch = e.Fenced, e.Paused, e.Epoch
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number, Tenant: e.Tenant},
 		network: e.Network, secrets: e.Secrets, volumes: e.Volumes, revision: e.Revision,

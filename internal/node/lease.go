@@ -43,8 +43,8 @@ func Holder(dir string) (string, error) {
 	return id, nil
 }
 
-// takeLease takes the Lease, from another Holder once that Lease has expired: a Node whose
-// folder was lost starts again within this time. Conflict when the other one renews. It
+// takeLease takes the Lease, from another Holder once that Lease has expired and that Node
+// has fenced itself: a Node whose folder was lost starts again within this time. Conflict when the other one renews. It
 // waits while the records are away.
 func (n *Node) takeLease(ctx context.Context) error {
 	for began := time.Now(); ; {
@@ -56,7 +56,7 @@ func (n *Node) takeLease(ctx context.Context) error {
 		case errors.Is(err, sandbox.Unavailable), errors.Is(err, context.DeadlineExceeded):
 			n.log.Warn("taking the lease failed; will retry", telemetry.KeyNode, n.cfg.Name, telemetry.KeyError, err)
 			began, pause = time.Now(), leaseAgain
-		case !errors.Is(err, sandbox.Conflict) || time.Since(began) > leaseLife+leaseEvery:
+		case !errors.Is(err, sandbox.Conflict) || time.Since(began) > leaseLife+leaseEvery+n.cfg.FenceAfter:
 			return err
 		default:
 			n.log.Warn("waiting for the lease of another node to expire", telemetry.KeyNode, n.cfg.Name)

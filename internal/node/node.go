@@ -93,7 +93,8 @@ type Config struct {
 	// ColdStarts is how many Boots start or are restored at a time; zero: one per core.
 	ColdStarts int
 	// FenceAfter is how long after its last renewal of the Lease the Node has its Fencer cut
-	// all Boots off, and freezes them; zero: never.
+	// all Boots off, and freezes them; zero: never. The Fencer is closed when the Node opens;
+	// nil: there is no fence, and FenceAfter does not count.
 	FenceAfter time.Duration
 	Fencer     sandbox.Fencer
 	// Saves is how many Boots are saved at a time; zero: one per core, at least two. One
@@ -167,6 +168,7 @@ type Node struct {
 	displaced atomic.Bool // another host has the Lease
 	term      *term
 	settling  chan struct{} // holds one while settleFence works
+	ending    chan struct{} // holds one while endTaken works
 
 	mu       sync.Mutex
 	boots    map[string]*boot     // every Boot of this Node, by ID
@@ -206,6 +208,7 @@ type boot struct {
 	dead      bool   // it ended while being started or given
 	paused    bool   // saved and frozen, about to be stopped
 	fenced    bool   // frozen by settleFence
+	epoch     int64  // of the Node's Lease when it got its owner; 0: not known
 	relieving bool   // its Guest is being asked to free memory
 	unmount   func() // stops serving its Volumes; nil: not served
 
@@ -243,7 +246,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("take up running boots: %w", err)
 	}
 	if err := n.moveFence(ctx); err != nil {
-		n.log.Error("setting the fence failed; will retry", telemetry.KeyError, err)
+		n.log.Warn("opening the fence failed; will retry", telemetry.KeyError, err)
 	}
 	return n, nil
 }
@@ -285,10 +288,6 @@ func prepare(cfg Config) (*Node, error) {
 		slots: cfg.ColdStarts, maxAhead: cfg.Waiting, maxWait: cfg.MaxWait,
 		tooLong: "too many sandboxes wait to be started or resumed; try again later",
 	}
-	t, err := openTerm(cfg)
-	if err != nil {
-		return nil, err
-	}
 	claims := starts
 	claims.slots *= claimsPerStart
 	claims.noReturn = true // they start cold, or had no time left
@@ -308,8 +307,9 @@ func prepare(cfg Config) (*Node, error) {
 		gone:     make(chan struct{}),
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),
-		term:     t,
+		term:     &term{after: cfg.FenceAfter, fencer: cfg.Fencer},
 		settling: make(chan struct{}, 1),
+		ending:   make(chan struct{}, 1),
 		volumes:  cfg.Volumes,
 	}
 	for _, c := range cfg.Pools {

@@ -117,7 +117,7 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 	}
 	if b != nil {
 		b.pooled = true
-		b.give(req.Binding)
+		b.give(req.Binding, p.node.term.latest().epoch)
 		p.claimed = time.Now()
 		p.binding++
 		// The keeper would wait this long anyway, but would read the host's state first,

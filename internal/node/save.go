@@ -61,11 +61,10 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 	return saved, err
 }
 
-// setPaused records whether b is saved and frozen, about to be stopped.
+// setPaused records whether b is saved and frozen, about to be stopped. The fence has no
+// part in it then.
 func (n *Node) setPaused(b *boot, paused bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	b.paused = paused
+	n.mark(b, func() { b.paused, b.fenced = paused, false })
 }
 
 // save freezes b first if it is to stay frozen: the saved state must contain all that b

@@ -124,6 +124,7 @@ func checkStart(req sandbox.StartRequest) error {
 type arrival struct {
 	number int64
 	bootID string
+	epoch  int64 // of the Lease when it began
 	cancel context.CancelFunc
 	done   chan struct{}
 }
@@ -143,7 +144,7 @@ func (n *Node) arrive(ctx context.Context, req sandbox.StartRequest) (context.Co
 		other, b := n.arriving[id], n.owners[id]
 		if other == nil && b == nil {
 			ctx, cancel := context.WithCancel(ctx)
-			a := &arrival{number: number, bootID: req.BootID, cancel: cancel, done: make(chan struct{})}
+			a := &arrival{number: number, bootID: req.BootID, epoch: n.term.latest().epoch, cancel: cancel, done: make(chan struct{})}
 			n.arriving[id] = a
 			n.mu.Unlock()
 			return ctx, a, nil, nil
@@ -270,7 +271,7 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 		return nil, err
 	}
 	n.mu.Lock()
-	b.give(req.Binding)
+	b.give(req.Binding, n.term.latest().epoch)
 	b.held = req.From != ""
 	n.mu.Unlock()
 	if err := n.bind(ctx, b, req.Binding, bindLimit, leave); err != nil {
@@ -303,8 +304,10 @@ func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) 
 	return b, nil
 }
 
-// give makes the Sandbox of binding the owner of b. Node.mu is held.
-func (b *boot) give(binding sandbox.Binding) {
+// give makes the Sandbox of binding the owner of b, in a term of the Lease. Node.mu is
+// held.
+func (b *boot) give(binding sandbox.Binding, epoch int64) {
+	b.epoch = epoch
 	b.state = max(b.state, giving) // a Boot being stopped stays so
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: binding.SandboxID, Number: binding.BootNumber, Tenant: binding.Tenant},

@@ -2,71 +2,45 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
+const (
+	// fenceLimit bounds setting the fence, between two renewals of the Lease.
+	fenceLimit = 2 * time.Second
+	// settleLimit bounds freezing or thawing one Boot for the fence.
+	settleLimit = 10 * time.Second
+	// neverFence lifts a fence.
+	neverFence = time.Duration(0)
+)
+
 // A term is the Node's term of its Lease, and the fence that closes when the Lease is not
-// renewed. Without a fence it does nothing. Its methods are safe for concurrent use.
+// renewed. Without a Fencer it does nothing. Its methods are safe for concurrent use.
 type term struct {
-	path   string
-	after  time.Duration  // FenceAfter; zero: no fence
-	fencer sandbox.Fencer // nil: no fence
-	log    *slog.Logger
+	after  time.Duration  // FenceAfter; zero: the fence never closes
+	fencer sandbox.Fencer // nil: there is no fence
 
 	mu    sync.Mutex
-	epoch int64         // the last term that was confirmed and taken up; 0: none
 	last  renewal       // the last confirmed one
-	at    time.Duration // when the fence closes, by FenceClock; 0: not set yet
+	set   bool          // the fence was set after a renewal: until then it is closed
+	at    time.Duration // when it closes, by FenceClock
 	works bool          // all Boots have the fence
+	told  bool          // an operator was told that not all have it
 }
 
 // renewal is a confirmed renewal of the Lease.
 type renewal struct {
-	epoch, lost int64         // of the record
-	asked       time.Duration // by FenceClock
-}
-
-func termFile(dir string) string { return filepath.Join(dir, "term") }
-
-// savedTerm is the content of a term's file.
-type savedTerm struct {
-	Epoch int64 `json:"epoch"`
-}
-
-// openTerm reads the last term of the folder.
-func openTerm(cfg Config) (*term, error) {
-	t := &term{path: termFile(cfg.Dir), log: cfg.Log}
-	if cfg.FenceAfter <= 0 {
-		return t, nil
-	}
-	t.after, t.fencer = cfg.FenceAfter, cfg.Fencer
-	raw, err := os.ReadFile(t.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return t, nil
-	}
-	var saved savedTerm
-	if err == nil {
-		err = json.Unmarshal(raw, &saved)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the term of the node's lease: %w", err)
-	}
-	t.epoch = saved.Epoch
-	return t, nil
+	epoch int64
+	lost  int64         // LostEpoch; negative: not known
+	asked time.Duration // by FenceClock
 }
 
 // now is the time by the fence's clock.
@@ -93,98 +67,127 @@ func (t *term) renewed(r sandbox.NodeRecord, asked time.Duration) {
 	t.last = renewal{epoch: r.Epoch, lost: r.LostEpoch, asked: asked}
 }
 
-// fenced reports whether the fence is closed.
-func (t *term) fenced() bool {
-	t.mu.Lock()
-	at := t.at
-	t.mu.Unlock()
-	return at != 0 && t.now() >= at
-}
-
-// givenUp reports whether the Node was lost since it took up its term: its Sandboxes may
-// run elsewhere.
-func (t *term) givenUp() bool {
+func (t *term) latest() renewal {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.epoch != 0 && t.last.lost >= t.epoch
-}
-
-// takeUp makes the term of the last renewal the Node's.
-func (t *term) takeUp() renewal {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.epoch == t.last.epoch {
-		return t.last
-	}
-	t.epoch = t.last.epoch
-	content, err := json.Marshal(savedTerm{t.epoch})
-	if err == nil {
-		err = durable.Write(t.path, content, 0o600)
-	}
-	if err != nil { // a restart may then stop Boots that it could keep
-		t.log.Warn("writing the term of the lease failed", telemetry.KeyError, err)
-	}
 	return t.last
 }
 
-// fenceLimit bounds setting the fence, between two renewals of the Lease.
-const fenceLimit = leaseEvery
+// fenced reports whether the fence is closed.
+func (t *term) fenced() bool {
+	if t.fencer == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.set || t.at != neverFence && t.now() >= t.at
+}
 
-// moveFence moves the fence on after a renewal. If the Node was lost meanwhile, all Boots
-// that have an owner are stopped before.
+// takes reports whether the Sandbox of a Boot may have another Boot elsewhere: the Node was
+// lost after the Boot's epoch had begun, or its record was made again since.
+func (r renewal) takes(b *boot) bool {
+	return b.epoch != 0 && (b.epoch <= r.lost || b.epoch > r.epoch)
+}
+
+var errNotOpened = errors.New("the sandboxes of this node stay cut off")
+
+// moveFence moves the fence on after a renewal. If the Node was lost meanwhile, it closes
+// the fence, and opens it only once the Boots from before have ended.
 func (n *Node) moveFence(ctx context.Context) error {
 	t := n.term
 	if t.fencer == nil {
 		return nil
 	}
-	if t.givenUp() {
-		if err := n.stopGivenUp(ctx); err != nil {
+	last := t.latest()
+	if last.lost < 0 && t.fenced() && n.hasOwned() {
+		return fmt.Errorf("%w until a session-manager of this version says whether others run them", errNotOpened)
+	}
+	taken := n.takenBy(last)
+	if len(taken) > 0 {
+		if err := n.setFence(ctx, t.now(), false); err != nil {
 			return err
 		}
+		n.endTaken(ctx, taken)
+		return fmt.Errorf("%w until %d boots have ended whose sandboxes others run", errNotOpened, len(taken))
 	}
-	last := t.takeUp()
-	at := last.asked + t.after
+	at := neverFence
+	if t.after > 0 {
+		at = last.asked + t.after
+	}
+	return n.setFence(ctx, at, true)
+}
+
+// setFence has the fence close at a time; open says that the Node counts on it.
+func (n *Node) setFence(ctx context.Context, at time.Duration, open bool) error {
 	ctx, cancel := context.WithTimeout(ctx, fenceLimit)
 	defer cancel()
+	t := n.term
 	err := t.fencer.FenceAt(ctx, at)
+	if errors.Is(err, sandbox.Unsupported) && at == neverFence {
+		err = nil // what cannot be closed is open
+	}
 	t.mu.Lock()
-	t.at = at
-	changed := t.works != (err == nil)
-	t.works = err == nil
+	t.at, t.works = at, err == nil
+	t.set = t.set || open
+	tell := err != nil && !t.told
+	t.told = err != nil
 	t.mu.Unlock()
-	if err != nil && changed {
+	if tell {
 		n.log.Warn("not all sandboxes here would be cut off if this node lost its lease, so no other node takes them over", telemetry.KeyError, err)
+	}
+	if !open {
+		return err
 	}
 	return nil
 }
 
-// stopGivenUp stops all Boots that have an owner, and cancels starts.
-func (n *Node) stopGivenUp(ctx context.Context) error {
+// hasOwned reports whether a Boot has an owner.
+func (n *Node) hasOwned() bool {
 	n.mu.Lock()
-	var owned, starts []string
+	defer n.mu.Unlock()
+	return len(n.owners) > 0
+}
+
+// takenBy returns the IDs of the Boots that have an owner which r takes, and of starts.
+func (n *Node) takenBy(r renewal) (ids []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, b := range n.boots {
-		if b.owner.ref.SandboxID != "" {
-			owned = append(owned, b.id)
+		if b.owner.ref.SandboxID != "" && r.takes(b) {
+			ids = append(ids, b.id)
 		}
 	}
 	for _, a := range n.arriving {
-		starts = append(starts, a.bootID)
+		if a.epoch != 0 && a.epoch <= r.lost {
+			ids = append(ids, a.bootID)
+		}
 	}
-	n.mu.Unlock()
-	if len(owned)+len(starts) > 0 {
-		n.log.Warn("this node was away for so long that others took its sandboxes over: their boots end here", "boots", len(owned), "starts", len(starts))
+	return ids
+}
+
+// endTaken ends Boots and cancels starts, several at a time. It does not wait: the Lease is
+// renewed meanwhile.
+func (n *Node) endTaken(ctx context.Context, ids []string) {
+	select {
+	case n.ending <- struct{}{}:
+	default:
+		return // it is being done
 	}
-	var work errgroup.Group
-	work.SetLimit(parallel)
-	for _, id := range append(starts, owned...) { // Stop cancels a start
-		work.Go(func() error {
-			if err := n.Stop(ctx, n.cfg.Name, id, 0); err != nil {
-				return fmt.Errorf("stop boot %s: %w", id, err)
-			}
-			return nil
-		})
-	}
-	return work.Wait()
+	n.log.Warn("this node was away for so long that others run its sandboxes: their boots end here", "boots", len(ids))
+	n.wg.Go(func() {
+		defer func() { <-n.ending }()
+		var work errgroup.Group
+		work.SetLimit(parallel)
+		for _, id := range ids {
+			work.Go(func() error {
+				if err := n.Stop(ctx, n.cfg.Name, id, 0); err != nil {
+					n.log.Warn("ending a boot whose sandbox others run failed; will retry", telemetry.KeyBoot, id, telemetry.KeyError, err)
+				}
+				return nil
+			})
+		}
+		_ = work.Wait()
+	})
 }
 
 // settleFence freezes bound Boots if the fence is closed, and thaws the ones it has
@@ -241,32 +244,35 @@ func (n *Node) settleBoot(ctx context.Context, engine sandbox.Pauser, b *boot) {
 	n.mu.Lock()
 	settled := b.state != bound || b.paused || b.fenced == fence
 	n.mu.Unlock()
-	switch {
-	case settled:
-	case fence:
-		n.setFenced(b, true) // before: a later process thaws it
+	if settled {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if fence {
+		n.mark(b, func() { b.fenced = true }) // before: a later process thaws it
 		if err := engine.Freeze(ctx, b.id); err != nil {
 			n.log.Warn("freezing a boot after the loss of the lease failed; it keeps running, but is cut off", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
-	default:
-		if err := engine.Thaw(ctx, b.id); err != nil {
-			n.log.Warn("thawing a boot after the lease was renewed failed; will retry", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
-			return
-		}
-		n.setFenced(b, false)
-	}
-}
-
-// setFenced records whether the fence has frozen b.
-func (n *Node) setFenced(b *boot, fenced bool) {
-	n.mu.Lock()
-	b.fenced = fenced
-	e, gone := b.entry(), n.boots[b.id] != b
-	n.mu.Unlock()
-	if gone {
 		return
 	}
-	if err := n.journal.write(b.id, e); err != nil {
+	if err := engine.Thaw(ctx, b.id); err != nil {
+		n.log.Warn("thawing a boot after the lease was renewed failed; will retry", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+		return
+	}
+	n.mark(b, func() { b.fenced = false })
+}
+
+// mark changes a field of b that its journal entry keeps, and writes the entry. It does
+// nothing for a Boot that is being stopped, whose entry is about to be removed.
+func (n *Node) mark(b *boot, change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if b.state != bound {
+		return
+	}
+	change()
+	if err := n.journal.write(b.id, b.entry()); err != nil {
 		n.log.Warn("writing to the journal that a boot is frozen failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 }

@@ -177,6 +177,95 @@ func TestFenceAndPause(t *testing.T) {
 	})
 }
 
+// A restart without the setting opens the fence and thaws what it froze, unless the Node was
+// lost.
+func TestFenceIsTurnedOff(t *testing.T) {
+	for _, lost := range []int64{0, 1} {
+		fenced(t, func(t *testing.T, w *world, ref sandbox.BootRef) {
+			w.leases.set(true, 1, 0)
+			pass(fenceAfter + 7*time.Second)
+			w.wantOff(ref, true)
+			w.stop()
+			w.engine = w.engine.Reopen()
+			w.cfg.Fencer, w.cfg.FenceAfter = w.engine, 0
+			w.leases.set(false, 2, lost)
+			w.run()
+			pass(10 * time.Second)
+			if lost == 0 {
+				w.leases.set(true, 2, 0)
+				pass(24 * time.Hour)
+				w.wantOff(ref, false)
+				return
+			}
+			if boots, err := w.node.Boots(t.Context(), name); err != nil || len(boots) != 0 {
+				t.Errorf("Boots = %+v, %v", boots, err)
+			}
+		})
+	}
+}
+
+// A Boot that a pause has frozen stays frozen when another process lifts the fence.
+func TestFenceAndPauseAfterRestart(t *testing.T) {
+	fenced(t, func(t *testing.T, w *world, ref sandbox.BootRef) {
+		w.leases.set(true, 1, 0)
+		pass(fenceAfter + 7*time.Second)
+		if _, err := w.node.Save(t.Context(), name, sandbox.SaveRequest{Boot: ref, Snapshot: sandbox.NewSnapshotID(), Memory: true, Freeze: true}); err != nil {
+			t.Fatal(err)
+		}
+		w.stop()
+		w.engine = w.engine.Reopen()
+		w.cfg.Fencer = w.engine
+		w.leases.set(false, 2, 0)
+		w.run()
+		pass(10 * time.Second)
+		if off, frozen := w.isOff(ref); off || !frozen {
+			t.Errorf("cut off %v, frozen %v", off, frozen)
+		}
+	})
+}
+
+// An operator may declare a Node lost whose fence is still open. It closes the fence before
+// it stops its Boots. Boots of the new term stay.
+func TestLostBeforeTheFence(t *testing.T) {
+	var stops, leaks atomic.Int64
+	onStop := func(w *world, id string) {
+		stops.Add(1)
+		if conn, err := w.engine.Dial(t.Context(), id, 8080); err == nil {
+			conn.Close()
+			leaks.Add(1)
+		}
+	}
+	fencedWith(t, onStop, func(t *testing.T, w *world, ref sandbox.BootRef) {
+		w.leases.set(false, 2, 1)
+		pass(20 * time.Second)
+		if boots, err := w.node.Boots(t.Context(), name); err != nil || len(boots) != 0 || stops.Load() == 0 || leaks.Load() != 0 {
+			t.Errorf("Boots = %+v, %v; %d stopped, %d of them not cut off", boots, err, stops.Load(), leaks.Load())
+		}
+		req := request("t")
+		ref = refOf(req, w.start(req))
+		pass(time.Hour)
+		echo(t, w, ref)
+	})
+}
+
+// A session manager of an earlier version does not say whether the Node was lost: a fence
+// that is closed stays so, and an open one is moved on.
+func TestFenceWithEarlierRecords(t *testing.T) {
+	fenced(t, func(t *testing.T, w *world, ref sandbox.BootRef) {
+		w.leases.set(false, 1, -1)
+		pass(10 * fenceAfter)
+		w.wantOff(ref, false)
+		w.leases.set(true, 1, 0)
+		pass(fenceAfter + 7*time.Second)
+		w.leases.set(false, 2, -1)
+		pass(10 * fenceAfter)
+		w.wantOff(ref, true)
+		w.leases.set(false, 2, 0)
+		pass(10 * time.Second)
+		w.wantOff(ref, false)
+	})
+}
+
 // Without a fence nothing is cut off.
 func TestNoFence(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {

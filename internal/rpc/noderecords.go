@@ -93,7 +93,10 @@ func (r *NodeRecords) RenewLease(ctx context.Context, n sandbox.NodeRecord, life
 		Holder: n.Holder, Engine: n.Engine, Address: n.Address, Version: n.Version, Life: durationpb.New(life),
 		FenceAfter: durationpb.New(n.FenceAfter),
 	})
-	n.Epoch, n.LeaseLeft, n.LostEpoch = m.GetEpoch(), m.GetLeft().AsDuration(), m.GetLostEpoch()
+	n.Epoch, n.LeaseLeft, n.LostEpoch = m.GetEpoch(), m.GetLeft().AsDuration(), -1
+	if m != nil && m.LostEpoch != nil {
+		n.LostEpoch = *m.LostEpoch
+	}
 	return n, err
 }
 
@@ -175,7 +178,7 @@ func (s nodeRecordsServer) RenewLease(ctx context.Context, r *connect.Request[se
 	n, err := s.records.RenewLease(ctx, sandbox.NodeRecord{
 		Name: callerOf(ctx).Name, Holder: r.Msg.Holder, Engine: r.Msg.Engine, Address: r.Msg.Address, Version: r.Msg.Version, FenceAfter: fence,
 	}, life)
-	return answer(&sessionv1.RenewLeaseResponse{Epoch: n.Epoch, Left: durationpb.New(n.LeaseLeft), LostEpoch: n.LostEpoch}, err)
+	return answer(&sessionv1.RenewLeaseResponse{Epoch: n.Epoch, Left: durationpb.New(n.LeaseLeft), LostEpoch: &n.LostEpoch}, err)
 }
 
 // checkOwnAddress returns Invalid for an address that a Node may not have. Other roles call

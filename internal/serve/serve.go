@@ -218,7 +218,7 @@ func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 		Earlier: gvisor.Earlier{
 			Running: in.Earlier, Socket: j.layout.HostSocket, Need: j.layout.NeedSocket, OldestGVisor: j.cfg.OldestGVisor,
 		},
-		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy, Fenced: j.cfg.FenceAfter() > 0},
+		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy, Fenced: j.cfg.Role == config.RoleNode},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
 		CPU: j.cfg.CPU, Host: hostName(j.cfg), Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
 	}); err != nil {
@@ -311,13 +311,21 @@ func (j *joined) node(ctx context.Context, address string, carrier node.Carrier,
 		},
 		Pools:   []node.PoolConfig{{Template: "base", Min: j.cfg.PoolMin, Max: j.cfg.PoolMax}},
 		MaxWait: j.cfg.StartWait, OnEnd: ends, Observe: newBoots(j.registry).step,
-		Fencer: j.engine, FenceAfter: j.cfg.FenceAfter(),
+		Fencer: j.fencer(), FenceAfter: j.cfg.FenceAfter(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	j.registry.MustRegister(&nodeCollector{n, j.nodeName()}, &networkCollector{j.engine.NetworkCounts, j.nodeName()})
 	return n, nil
+}
+
+// fencer is the fence of a Node on its own; nil: a server with all roles has none.
+func (j *joined) fencer() sandbox.Fencer {
+	if j.cfg.Role != config.RoleNode {
+		return nil
+	}
+	return j.engine
 }
 
 // manager makes a session manager that writes to store. grace is how long a Node may be

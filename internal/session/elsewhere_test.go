@@ -669,7 +669,7 @@ func TestMayRun(t *testing.T) {
 				w.vanish("a")
 				if lost { // long after the Node went away, and at once
 					w.pass(20 * time.Second)
-					if err := w.store.SetLost(t.Context(), "a", true); err != nil {
+					if err := w.store.SetLost(t.Context(), "a", 0, true); err != nil {
 						t.Fatal(err)
 					}
 					w.pass(nodesEvery + 2*time.Second)

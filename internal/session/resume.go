@@ -162,7 +162,7 @@ func (m *Manager) checkAlone(sb sandbox.Sandbox, snap sandbox.Snapshot) error {
 		return nil
 	}
 	return sandbox.Errorf(sandbox.Unavailable, "the node of the sandbox does not answer, and the sandbox may still run on it: "+
-		"it resumes once the node answers, or an operator declares the node lost")
+		"it resumes once the node answers, or is lost")
 }
 
 // stayAsBefore moves a Sandbox whose resume failed with cause back to sb, its record before.

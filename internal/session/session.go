@@ -123,7 +123,7 @@ type store interface {
 type leases interface {
 	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
 	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
-	SetLost(ctx context.Context, name string, lost bool) error
+	SetLost(ctx context.Context, name string, epoch int64, lost bool) error
 }
 
 // nodes is the part of sandbox.Nodes that a Manager calls.

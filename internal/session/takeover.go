@@ -50,10 +50,12 @@ func (v *vigil) observe(ctx context.Context, nodes []sandbox.NodeRecord, at time
 		}
 		present[n.Name] = s
 	}
-	v.silent = present
 	if !others {
-		return
+		// Silence counts while somebody could take the Sandboxes over. Otherwise the first
+		// Node that comes back would get those of all others.
+		present = map[string]silence{}
 	}
+	v.silent = present
 	for _, n := range nodes {
 		if s, silent := v.silent[n.Name]; silent && at.Sub(s.since) >= n.FenceAfter {
 			v.takeOver(ctx, n, at.Sub(s.since))
@@ -63,7 +65,7 @@ func (v *vigil) observe(ctx context.Context, nodes []sandbox.NodeRecord, at time
 
 // takeOver declares a Node lost.
 func (v *vigil) takeOver(ctx context.Context, n sandbox.NodeRecord, silent time.Duration) {
-	switch err := v.leases.SetLost(ctx, n.Name, true); {
+	switch err := v.leases.SetLost(ctx, n.Name, n.Epoch, true); {
 	case err == nil:
 		v.log.WarnContext(ctx, "a node has been silent for so long that it has cut its sandboxes off; they continue elsewhere from their checkpoints", telemetry.KeyNode, n.Name,
 			"silent_seconds", silent.Seconds())

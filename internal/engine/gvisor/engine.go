@@ -78,7 +78,7 @@ type Engine struct {
 	shards  map[cable]*shard
 	gone    map[string]departed // Boots that ended lately
 	closed  bool
-	fenceAt time.Duration  // of the last FenceAt; zero: none
+	fenceAt *time.Duration // of the last FenceAt; nil: none
 	beside  sync.WaitGroup // goroutines that watch earlier hosts or retry an undo
 
 	closing chan struct{} // closed with the engine

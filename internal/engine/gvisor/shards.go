@@ -237,6 +237,9 @@ func (e *Engine) adoptShard(ctx context.Context, h *host, number int, waiting ma
 	e.mu.Lock()
 	e.shards[cable{h, number}] = s
 	e.mu.Unlock()
+	if err := e.fence(ctx, c); err != nil { // it may be a new one
+		return fmt.Errorf("set the fence of link shard %d: %w", number, err)
+	}
 	links, err := c.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list the links of shard %d: %w", number, err)

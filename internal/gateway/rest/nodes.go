@@ -14,7 +14,7 @@ import (
 type NodeRecords interface {
 	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
 	SetDraining(ctx context.Context, name string, draining bool) error
-	SetLost(ctx context.Context, name string, lost bool) error
+	SetLost(ctx context.Context, name string, epoch int64, lost bool) error
 	NodeUse(ctx context.Context, name string) (sandbox.NodeUse, error)
 }
 
@@ -95,7 +95,7 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 	}
 	// SetLost runs first: if it is refused, nothing is changed.
 	if body.Lost != nil {
-		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), *body.Lost); err != nil {
+		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), 0, *body.Lost); err != nil {
 			return err
 		}
 	}

@@ -43,7 +43,7 @@ func nodeLease(t *testing.T, w NodeRecordsWorld) {
 	if _, err := w.Store.RenewLease(t.Context(), n, -time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Store.SetLost(t.Context(), n.Name, true); err != nil {
+	if err := w.Store.SetLost(t.Context(), n.Name, 0, true); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := w.Other.RenewLease(t.Context(), n, time.Minute); err != nil || got.Epoch != 2 || got.LostEpoch != 1 {

@@ -16,6 +16,9 @@ type nodeRow struct {
 	// versionUntil is the end of the Lease that was renewed with Version. An earlier
 	// program renews a Lease without the two.
 	versionUntil time.Time
+	// declared is the Epoch for which the Node is Lost; 0: none. An earlier program resets it
+	// when it renews a Lease.
+	declared int64
 	// fenceUntil is the end of the Lease that was renewed with FenceAfter, as versionUntil.
 	fenceUntil time.Time
 	clock      int64
@@ -31,23 +34,35 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("version", &n.Version)
 	c.add("version_until", (*moment)(&n.versionUntil))
 	c.add("draining", &n.Draining)
-	c.add("lost_epoch", &n.LostEpoch)
+	c.add("lost_epoch", &n.declared)
+	c.add("given_up_epoch", &n.LostEpoch)
 	c.add("fence_after", (*span)(&n.FenceAfter))
 	c.add("fence_until", (*moment)(&n.fenceUntil))
 	c.compute(clockName, &n.clock)
 })
 
 func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
-	n, err := nodeTable.scan(scan)
+	n, err := scanNodeRow(scan)
 	n.LeaseLeft = n.until.Sub(clockAt(n.clock))
-	n.Lost = n.LeaseLeft <= 0 && n.LostEpoch == max(n.Epoch, 1)
+	n.Lost = n.LeaseLeft <= 0 && n.declared == max(n.Epoch, 1)
 	if !n.versionUntil.Equal(n.until) {
 		n.Version = ""
 	}
+	return n.NodeRecord, err
+}
+
+func scanNodeRow(scan func(...any) error) (nodeRow, error) {
+	n, err := nodeTable.scan(scan)
 	if !n.fenceUntil.Equal(n.until) {
 		n.FenceAfter = 0
 	}
-	return n.NodeRecord, err
+	return n, err
+}
+
+// mayRun reports whether Boots of a Node whose Lease has expired may still reach something.
+// It is not known of a Node that does not fence itself.
+func (n *nodeRow) mayRun(now time.Time) bool {
+	return now.Before(n.until.Add(n.FenceAfter)) && n.declared != max(n.Epoch, 1)
 }
 
 var keepNode = nodeTable.replacing("name")
@@ -66,19 +81,27 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 			return err
 		}
 		row.Epoch, row.until = 1, now.Add(life)
-		old, err := one(st.nodeNow.QueryRow(n.Name), nodeTable.scan, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
-		switch expired := !now.Before(old.until); {
+		old, err := one(st.nodeNow.QueryRow(n.Name), scanNodeRow, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
+		other := old.Holder != n.Holder && old.Holder != "" // earlier versions had none
+		expired := !now.Before(old.until)
+		row.LostEpoch = old.LostEpoch
+		switch {
 		case errors.Is(err, sandbox.NotFound):
 		case err != nil:
 			return err
+		case expired && other && old.mayRun(now):
+			return sandbox.Errorf(sandbox.Conflict, "another node was named %q, and has not cut its sandboxes off yet: declare it lost if its machine is off", n.Name)
 		case expired:
 			row.Epoch = max(old.Epoch, 1) + 1
-		case old.Holder != n.Holder && old.Holder != "": // earlier versions had none
+			if other {
+				row.LostEpoch = max(old.Epoch, 1)
+			}
+		case other:
 			return sandbox.Errorf(sandbox.Conflict, "another node is named %q: give this one a name of its own with CLOUD_SANDBOX_NODE, or stop the other one", n.Name)
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
-		row.versionUntil, row.fenceUntil, row.Draining, row.LostEpoch = row.until, row.until, old.Draining, old.LostEpoch
+		row.versionUntil, row.fenceUntil, row.Draining = row.until, row.until, old.Draining
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})
@@ -114,7 +137,7 @@ func (s *Store) SetDraining(ctx context.Context, name string, draining bool) err
 
 // SetLost implements sandbox.NodeStore. The next term of the Lease has another Epoch, also
 // when an earlier program renews it.
-func (s *Store) SetLost(ctx context.Context, name string, lost bool) error {
+func (s *Store) SetLost(ctx context.Context, name string, epoch int64, lost bool) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		now, err := st.now()
 		if err != nil {
@@ -124,15 +147,19 @@ func (s *Store) SetLost(ctx context.Context, name string, lost bool) error {
 		if err != nil {
 			return err
 		}
-		epoch := int64(0)
+		if epoch != 0 && epoch != max(n.Epoch, 1) {
+			return sandbox.Errorf(sandbox.Conflict, "the node %q has renewed its lease", name)
+		}
+		declared, givenUp := int64(0), n.LostEpoch
 		if lost {
 			if now.Before(n.until) {
 				return sandbox.Errorf(sandbox.Conflict, "the node %q renews its lease, so it is not lost: turn its machine off, and try again after %d seconds",
 					name, 1+int(n.until.Sub(now).Seconds()))
 			}
-			epoch = max(n.Epoch, 1)
+			declared = max(n.Epoch, 1)
+			givenUp = declared
 		}
-		_, err = st.loseNode.Exec(epoch, name)
+		_, err = st.loseNode.Exec(declared, givenUp, name)
 		return err
 	})
 }

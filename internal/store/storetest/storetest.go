@@ -680,8 +680,12 @@ func leases(t *testing.T, st sandbox.Store) {
 			t.Errorf("Nodes has %+v, want %+v", got[i], want)
 		}
 	}
-	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2) // another holder's lease, which expired
-	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 3) // its own lease, which expired
+	lostEpoch = 1
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2)                           // another holder's lease, which expired
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3", FenceAfter: time.Minute}, -time.Second, 3) // its own lease, which expired
+	_, err = st.RenewLease(ctx, sandbox.NodeRecord{Name: "a", Holder: "4"}, time.Hour)
+	codetest.Want(t, "the lease of one that has not fenced itself yet", err, sandbox.Conflict)
+	lostEpoch = 0
 
 	codetest.Want(t, "draining an unknown node", st.SetDraining(ctx, "none", true), sandbox.NotFound)
 	for _, draining := range []bool{true, true, false, true} {
@@ -694,21 +698,25 @@ func leases(t *testing.T, st sandbox.Store) {
 			t.Errorf("Nodes = %+v, %v, want draining %v", got, err, draining)
 		}
 	}
-	codetest.Want(t, "losing an unknown node", st.SetLost(ctx, "none", true), sandbox.NotFound)
-	codetest.Want(t, "losing a node that has its lease", st.SetLost(ctx, "b", true), sandbox.Conflict)
+	codetest.Want(t, "losing an unknown node", st.SetLost(ctx, "none", 0, true), sandbox.NotFound)
+	codetest.Want(t, "losing a node that has its lease", st.SetLost(ctx, "b", 0, true), sandbox.Conflict)
 	lost := func(want bool) {
 		t.Helper()
 		if got, err := st.Nodes(ctx); err != nil || got[0].Lost != want || got[1].Lost {
 			t.Errorf("Nodes = %+v, %v, want lost %v", got, err, want)
 		}
 	}
-	for _, is := range []bool{true, true, false, true} {
-		if err := st.SetLost(ctx, "a", is); err != nil {
+	codetest.Want(t, "losing a node of another epoch", st.SetLost(ctx, "a", 2, true), sandbox.Conflict)
+	if err := st.SetLost(ctx, "a", 3, true); err != nil {
+		t.Error(err)
+	}
+	for _, is := range []bool{true, true, false, true, false} {
+		if err := st.SetLost(ctx, "a", 0, is); err != nil {
 			t.Fatal(err)
 		}
 		lost(is)
 	}
-	lostEpoch = 3 // the Node learns of it
+	lostEpoch = 3 // the Node learns of it, although it was taken back
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, time.Hour, 4)
 	lost(false)
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 4) // it expires in that term

@@ -89,8 +89,8 @@ func (c *Client) SetBandwidth(ctx context.Context, bootID string, bytesPerSecond
 }
 
 // CloseAt has all links of the shard, also later ones, carry nothing from a time since the
-// machine started on, by CLOCK_BOOTTIME. The next call replaces the time; with keep, a time
-// that is set already stays. A shard of an earlier version is Unsupported.
+// machine started on, by CLOCK_BOOTTIME; zero: never. The next call replaces the time; with
+// keep, a time that is set already stays. A shard of an earlier version is Unsupported.
 func (c *Client) CloseAt(ctx context.Context, at time.Duration, keep bool) error {
 	return c.call(ctx, MethodCloseAt, CloseAtRequest{At: at, Keep: keep}, nil)
 }

@@ -90,7 +90,7 @@ type BandwidthRequest struct {
 
 // CloseAtRequest has all links of a shard carry nothing from a time on.
 type CloseAtRequest struct {
-	At   time.Duration `json:"at_ns"`          // since the machine started, with the time in which it was suspended
+	At   time.Duration `json:"at_ns"`          // since the machine started, with the time in which it was suspended; zero: never
 	Keep bool          `json:"keep,omitempty"` // an earlier request's time stays, if there is one
 }
 

@@ -4571,10 +4571,11 @@ func (x *RenewLeaseRequest) GetFenceAfter() *durationpb.Duration {
 }
 
 type RenewLeaseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Left          *durationpb.Duration   `protobuf:"bytes,2,opt,name=left,proto3" json:"left,omitempty"`
-	LostEpoch     int64                  `protobuf:"varint,3,opt,name=lost_epoch,json=lostEpoch,proto3" json:"lost_epoch,omitempty"` // 0: the Node was never lost
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Left  *durationpb.Duration   `protobuf:"bytes,2,opt,name=left,proto3" json:"left,omitempty"`
+	// Absent: an earlier session manager, which does not know it. 0: the Node was never lost.
+	LostEpoch     *int64 `protobuf:"varint,3,opt,name=lost_epoch,json=lostEpoch,proto3,oneof" json:"lost_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4624,8 +4625,8 @@ func (x *RenewLeaseResponse) GetLeft() *durationpb.Duration {
 }
 
 func (x *RenewLeaseResponse) GetLostEpoch() int64 {
-	if x != nil {
-		return x.LostEpoch
+	if x != nil && x.LostEpoch != nil {
+		return *x.LostEpoch
 	}
 	return 0
 }
@@ -5634,12 +5635,13 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12:\n" +
 	"\vfence_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"fenceAfter\"x\n" +
+	"fenceAfter\"\x8c\x01\n" +
 	"\x12RenewLeaseResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12-\n" +
-	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x1d\n" +
+	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\"\n" +
 	"\n" +
-	"lost_epoch\x18\x03 \x01(\x03R\tlostEpoch\"%\n" +
+	"lost_epoch\x18\x03 \x01(\x03H\x00R\tlostEpoch\x88\x01\x01B\r\n" +
+	"\v_lost_epoch\"%\n" +
 	"\x0fLeaderOfRequest\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\"\x89\x01\n" +
 	"\x10LeaderOfResponse\x12\x16\n" +
@@ -6000,6 +6002,7 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 	file_cloudsandbox_session_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[23].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[47].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[72].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +16,12 @@ var errFenced = errors.New("the node has lost its lease")
 // before. The zero value never does. It is read before each write, by a clock that also
 // counts while the machine is suspended: so a shard that was stopped sends nothing when it
 // continues.
-type fence struct{ at atomic.Int64 } // nanoseconds of CLOCK_BOOTTIME; zero: never
+type fence struct {
+	at atomic.Int64 // nanoseconds of CLOCK_BOOTTIME; zero: never
+
+	mu    sync.Mutex
+	timer *time.Timer // cuts the connections then; nil: none
+}
 
 // closed reports whether the time has come.
 func (f *fence) closed() bool {
@@ -31,15 +37,44 @@ func (f *fence) check() error {
 	return nil
 }
 
-// CloseAt has all links carry nothing from a time since the machine started on; a later
-// call replaces the time. With keep, a time that is set already stays.
+// CloseAt has all links carry nothing from a time since the machine started on; zero:
+// never. A later call replaces the time. With keep, a time that is set already stays.
+// Connections are cut at that time, so that the kernel does not deliver later what it could
+// not deliver before.
 func (s *Shared) CloseAt(at time.Duration, keep bool) {
-	if keep {
-		s.fence.at.CompareAndSwap(0, int64(at))
+	f := &s.fence
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if keep && f.at.Load() != 0 {
 		return
 	}
-	s.fence.at.Store(int64(at))
+	f.at.Store(int64(at))
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	if at != 0 {
+		f.timer = time.AfterFunc(at-link.SinceBoot(), func() {
+			if f.closed() {
+				s.cut()
+			}
+		})
+	}
 }
 
-// NeverClose undoes CloseAt.
-func (s *Shared) NeverClose() { s.fence.at.Store(0) }
+// cut ends the connections of all links.
+func (s *Shared) cut() {
+	s.mu.Lock()
+	links := make([]*Link, 0, len(s.links))
+	for l := range s.links {
+		links = append(links, l)
+	}
+	s.mu.Unlock()
+	for _, l := range links {
+		l.mu.Lock()
+		for f := range l.flows {
+			f.cancel()
+		}
+		l.mu.Unlock()
+	}
+}

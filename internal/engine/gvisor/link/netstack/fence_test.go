@@ -162,7 +162,7 @@ func TestFenceOfNames(t *testing.T) {
 	if ask(200 * time.Millisecond) {
 		t.Error("the name server was asked behind the fence that was to be kept")
 	}
-	shared.NeverClose()
+	shared.CloseAt(0, false)
 	if !ask(time.Minute) {
 		t.Error("the name server was not asked after the fence was lifted")
 	}

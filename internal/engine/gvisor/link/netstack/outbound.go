@@ -106,7 +106,7 @@ func (l *Link) dialWired(ctx, life context.Context, f *flow) (net.Conn, error) {
 }
 
 func (l *Link) wired(life context.Context, host *net.TCPConn) net.Conn {
-	return &wired{Conn: host, wire: &l.wire, fence: &l.cfg.Shared.fence, done: life.Done()}
+	return &wired{TCPConn: host, wire: &l.wire, fence: &l.cfg.Shared.fence, done: life.Done()}
 }
 
 // complete finishes the handshake with the guest, or gives up when ctx ends.

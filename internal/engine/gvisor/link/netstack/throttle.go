@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"net"
@@ -119,7 +120,7 @@ func (t *throttle) take(n int, now time.Time) (wait time.Duration, changed <-cha
 // reads and writes fail if done is closed while they wait, and writes once the fence is
 // closed.
 type wired struct {
-	net.Conn
+	*net.TCPConn
 	wire  *wire
 	fence *fence
 	done  <-chan struct{}
@@ -129,7 +130,10 @@ var errCut = errors.New("the connection was cut")
 
 func (c *wired) Read(p []byte) (int, error) {
 	_, in := c.wire.sides()
-	n, err := c.Conn.Read(p[:min(len(p), in.turn())])
+	n, err := c.TCPConn.Read(p[:min(len(p), in.turn())])
+	if err == nil {
+		err = c.fence.check()
+	}
 	if !in.pass(c.done, n) && err == nil {
 		err = errCut
 	}
@@ -139,15 +143,28 @@ func (c *wired) Read(p []byte) (int, error) {
 func (c *wired) Write(p []byte) (done int, err error) {
 	out, _ := c.wire.sides()
 	for done < len(p) && err == nil {
-		if err = c.fence.check(); err != nil {
-			break
-		}
 		var n int
-		n, err = c.Conn.Write(p[done:min(len(p), done+min(out.turn(), len(p)))])
+		n, err = c.writeSome(p[done:min(len(p), done+min(out.turn(), len(p)))])
 		done += n
 		if !out.pass(c.done, n) && err == nil {
 			err = errCut
 		}
 	}
 	return done, err
+}
+
+// writeSome waits until bytes can be written, and writes as many as the socket takes. The
+// fence is read before each of them: net.Conn would write all of p after one look.
+func (c *wired) writeSome(p []byte) (n int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	w := socketWriter{left: len(p), fence: c.fence}
+	err = raw.Write(func(fd uintptr) bool {
+		w.fd, w.full = int(fd), false
+		n, _ = w.Write(p)
+		return n > 0 || !w.full
+	})
+	return n, cmp.Or(err, w.err)
 }

@@ -28,7 +28,7 @@ func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire, fence *
 	var other sync.WaitGroup
 	other.Go(func() {
 		defer cancel()
-		datagramsToGuest(ctx, g, host, &passed, in)
+		datagramsToGuest(ctx, g, host, &passed, in, fence)
 	})
 	stop := context.AfterFunc(ctx, func() { host.Close() })
 	datagramsToHost(ctx, g, host, &passed, out, fence)
@@ -98,7 +98,7 @@ func sendDatagram(g guestConn, host *net.UDPConn, fence *fence) (int, error) {
 }
 
 // datagramsToGuest moves the host side's datagrams.
-func datagramsToGuest(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle) {
+func datagramsToGuest(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle, fence *fence) {
 	raw, err := host.SyscallConn()
 	if err != nil {
 		return
@@ -107,6 +107,9 @@ func datagramsToGuest(ctx context.Context, g guestConn, host *net.UDPConn, passe
 		var n int
 		var readErr error
 		err := raw.Read(func(fd uintptr) bool {
+			if readErr = fence.check(); readErr != nil {
+				return true
+			}
 			n, readErr = receiveDatagram(g, int(fd))
 			return readErr != unix.EAGAIN
 		})

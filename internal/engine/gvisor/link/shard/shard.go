@@ -170,7 +170,7 @@ func (s *Shard) set(settings link.Settings) error {
 		return err
 	}
 	if !settings.Fenced {
-		s.links.Shared.NeverClose()
+		s.links.Shared.CloseAt(0, false)
 	}
 	s.links.Shared.Open(opened)
 	s.links.Shared.Through(proxy)
@@ -442,8 +442,8 @@ func (s *Shard) closeAt(_ context.Context, r *fdrpc.Request) (any, *os.File, err
 	if err := r.Decode(&body); err != nil {
 		return nil, nil, err
 	}
-	if body.At <= 0 {
-		return nil, nil, sandbox.Errorf(sandbox.Invalid, "the time at which links close is positive")
+	if body.At < 0 {
+		return nil, nil, sandbox.Errorf(sandbox.Invalid, "the time at which links close is not negative")
 	}
 	s.links.Shared.CloseAt(body.At, body.Keep)
 	return nil, nil, nil
