@@ -94,7 +94,7 @@ type Config struct {
 	ColdStarts int
 	// FenceAfter is how long after its last renewal of the Lease the Node has its Fencer cut
 	// all Boots off, and freezes them; zero: never. The Fencer is closed when the Node opens;
-	// nil: there is no fence, and FenceAfter does not count.
+	// nil: the Node has no fence, and FenceAfter does not count.
 	FenceAfter time.Duration
 	Fencer     sandbox.Fencer
 	// Saves is how many Boots are saved at a time; zero: one per core, at least two. One

@@ -26,14 +26,14 @@ const (
 // renewed. Without a Fencer it does nothing. Its methods are safe for concurrent use.
 type term struct {
 	after  time.Duration  // FenceAfter; zero: the fence never closes
-	fencer sandbox.Fencer // nil: there is no fence
+	fencer sandbox.Fencer // nil: no fence
 
-	mu    sync.Mutex
-	last  renewal       // the last confirmed one
-	set   bool          // the fence was set after a renewal: until then it is closed
-	at    time.Duration // when it closes, by FenceClock
-	works bool          // all Boots have the fence
-	told  bool          // an operator was told that not all have it
+	mu     sync.Mutex
+	last   renewal       // the last confirmed one
+	set    bool          // the fence was set after a renewal: until then it is closed
+	at     time.Duration // when it closes, by FenceClock
+	works  bool          // all Boots have the fence
+	warned bool          // the log says that not all have it
 }
 
 // renewal is a confirmed renewal of the Lease.
@@ -124,15 +124,15 @@ func (n *Node) setFence(ctx context.Context, at time.Duration, open bool) error 
 	t := n.term
 	err := t.fencer.FenceAt(ctx, at)
 	if errors.Is(err, sandbox.Unsupported) && at == neverFence {
-		err = nil // what cannot be closed is open
+		err = nil // a shard that cannot be closed is open
 	}
 	t.mu.Lock()
 	t.at, t.works = at, err == nil
 	t.set = t.set || open
-	tell := err != nil && !t.told
-	t.told = err != nil
+	warn := err != nil && !t.warned
+	t.warned = err != nil
 	t.mu.Unlock()
-	if tell {
+	if warn {
 		n.log.Warn("not all sandboxes here would be cut off if this node lost its lease, so no other node takes them over", telemetry.KeyError, err)
 	}
 	if !open {

@@ -36,11 +36,11 @@ type byImage struct {
 	full func(image string) bool
 }
 
-func (p byImage) Place(ctx context.Context, image string, _ sandbox.Shape) ([]string, error) {
-	if p.full(image) {
+func (p byImage) Place(ctx context.Context, needs sandbox.BootNeeds) ([]string, error) {
+	if p.full(needs.Image) {
 		return nil, sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}
-	return []string{image}, ctx.Err()
+	return []string{needs.Image}, ctx.Err()
 }
 
 // Nodes are asked for while a Template is looked up. What they answer counts for the image

@@ -51,8 +51,8 @@ func (v *vigil) observe(ctx context.Context, nodes []sandbox.NodeRecord, at time
 		present[n.Name] = s
 	}
 	if !others {
-		// Silence counts while somebody could take the Sandboxes over. Otherwise the first
-		// Node that comes back would get those of all others.
+		// Silence counts while another Node could take the Sandboxes over. Otherwise the first
+		// Node that comes back would get the Sandboxes of all others.
 		present = map[string]silence{}
 	}
 	v.silent = present

@@ -38,7 +38,7 @@ func TestClusterNodeSleeps(t *testing.T) {
 		f.Serves(t, machine.Name)
 	}
 	t.Cleanup(func() { restart() })
-	restart("CLOUD_SANDBOX_FENCE_SECONDS=20", "CLOUD_SANDBOX_EGRESS_OPEN="+l.Addr().String())
+	restart("CLOUD_SANDBOX_FENCE_SECONDS=30", "CLOUD_SANDBOX_EGRESS_OPEN="+l.Addr().String())
 	drainHome := func(draining bool) {
 		t.Helper()
 		if err := ops.Try("PATCH", "/api/v1/nodes/"+rig.FleetHome, rig.Body{"draining": draining}, nil); err != nil {
@@ -59,7 +59,7 @@ func TestClusterNodeSleeps(t *testing.T) {
 	rig.Within(t, rig.Patience, "they reach the outside", func() bool { return calls.Load() > 10 })
 	rig.Within(t, rig.Patience, "the node says that it fences itself", func() bool {
 		var n nodeUse
-		return ops.Try("GET", "/api/v1/nodes/"+machine.Name, nil, &n) == nil && n.FenceSeconds == 20
+		return ops.Try("GET", "/api/v1/nodes/"+machine.Name, nil, &n) == nil && n.FenceSeconds == 30
 	})
 	drainHome(false)
 

@@ -681,7 +681,7 @@ func leases(t *testing.T, st sandbox.Store) {
 		}
 	}
 	lostEpoch = 1
-	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2)                           // another holder's lease, which expired
+	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 2)                          // another holder's lease, which expired
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3", FenceAfter: time.Minute}, -time.Second, 3) // its own lease, which expired
 	_, err = st.RenewLease(ctx, sandbox.NodeRecord{Name: "a", Holder: "4"}, time.Hour)
 	codetest.Want(t, "the lease of one that has not fenced itself yet", err, sandbox.Conflict)

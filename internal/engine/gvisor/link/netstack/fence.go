@@ -39,8 +39,8 @@ func (f *fence) check() error {
 
 // CloseAt has all links carry nothing from a time since the machine started on; zero:
 // never. A later call replaces the time. With keep, a time that is set already stays.
-// Connections are cut at that time, so that the kernel does not deliver later what it could
-// not deliver before.
+// Connections are cut at that time, so that the kernel does not deliver the bytes later that
+// it could not deliver before.
 func (s *Shared) CloseAt(at time.Duration, keep bool) {
 	f := &s.fence
 	f.mu.Lock()
