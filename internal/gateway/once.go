@@ -177,7 +177,8 @@ func unbegun(err error) error {
 	if sandbox.CodeOf(err) != sandbox.Unavailable {
 		return err
 	}
-	return sandbox.NotBegun(sandbox.Errorf(sandbox.Unavailable, "the %s could not be recorded, and nothing was done", idempotent).WithCause(err))
+	// The text alone: an ErrUncertain in err is about the record, not the request.
+	return sandbox.NotBegun(sandbox.Errorf(sandbox.Unavailable, "the %s could not be recorded, and nothing was done", idempotent).WithCause(errors.New(err.Error())))
 }
 
 // underWay counts the requests with an Idempotency-Key that this process carries out, or
