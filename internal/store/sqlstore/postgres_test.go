@@ -246,6 +246,7 @@ func TestPostgresSilent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	time.Sleep(1100 * time.Millisecond) // the result of the check counts for a second
 	server.Freeze(t, true)
 	t.Cleanup(func() { server.Freeze(t, false) })
 	all := func(within time.Duration) {
