@@ -3,6 +3,7 @@ package config
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // Calls between machines need certificates, and roles with certificates make no other
@@ -54,5 +55,36 @@ func TestClusterSettings(t *testing.T) {
 	all, err := Load(map[string]string{FlagDev: "true"}, env("CLOUD_SANDBOX_CLUSTER", "/c"))
 	if err != nil || len(all.Warnings) != 1 || !strings.Contains(all.Warnings[0], "CLOUD_SANDBOX_CLUSTER") {
 		t.Errorf("with all roles: %q, %v", all.Warnings, err)
+	}
+}
+
+// A node fences itself where another one can take its sandboxes over, or as it is set.
+func TestFenceAfter(t *testing.T) {
+	const name, key = "CLOUD_SANDBOX_FENCE_SECONDS", "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+	copied := env("CLOUD_SANDBOX_BLOBS", "file:///b", "CLOUD_SANDBOX_BLOBS_KEY", key)
+	joined := append(env("CLOUD_SANDBOX_CLUSTER", "/c"), copied...)
+	for _, tt := range []struct {
+		name string
+		env  []string
+		want time.Duration
+	}{
+		{"a node with certificates and copies", joined, 90 * time.Second},
+		{"without certificates", copied, 0},
+		{"without copies", env("CLOUD_SANDBOX_CLUSTER", "/c"), 0},
+		{"turned off", append(env(name, "0"), joined...), 0},
+		{"set", append(env(name, "20"), copied...), 20 * time.Second},
+	} {
+		if c, err := LoadRole(RoleNode, nil, tt.env); err != nil || c.FenceAfter() != tt.want {
+			t.Errorf("%s: %v, %v, want %v", tt.name, c.FenceAfter(), err, tt.want)
+		}
+	}
+	for _, value := range []string{"19", "86401", "-1", "a", "90s"} {
+		if _, err := LoadRole(RoleNode, nil, env(name, value)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+	c, err := LoadRole(RoleGateway, nil, env("JWT_SECRET", longSecret, name, "30"))
+	if err != nil || c.FenceAfter() != 0 || !strings.Contains(strings.Join(c.Warnings, " "), name) {
+		t.Errorf("of a gateway: %v, %q, %v", c.FenceAfter(), c.Warnings, err)
 	}
 }
