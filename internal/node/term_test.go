@@ -235,14 +235,14 @@ func TestLostBeforeTheFence(t *testing.T) {
 			leaks.Add(1)
 		}
 	}
-	fencedWith(t, onStop, func(t *testing.T, w *world, ref sandbox.BootRef) {
+	fencedWith(t, onStop, func(t *testing.T, w *world, _ sandbox.BootRef) {
 		w.leases.set(false, 2, 1)
 		pass(20 * time.Second)
 		if boots, err := w.node.Boots(t.Context(), name); err != nil || len(boots) != 0 || stops.Load() == 0 || leaks.Load() != 0 {
 			t.Errorf("Boots = %+v, %v; %d stopped, %d of them not cut off", boots, err, stops.Load(), leaks.Load())
 		}
 		req := request("t")
-		ref = refOf(req, w.start(req))
+		ref := refOf(req, w.start(req))
 		pass(time.Hour)
 		echo(t, w, ref)
 	})
