@@ -222,7 +222,7 @@ func TestPostgresWriterVanishes(t *testing.T) {
 
 // silentLimit is how long a call to a silent server may take. The server is asked after a
 // second and has four to answer; this machine may be busy.
-const silentLimit = 9 * time.Second
+const silentLimit = 13 * time.Second
 
 // A server that is stopped in its tracks, with its connections open, is Unavailable within
 // seconds to reads and writes, and then at once, until it goes on.
@@ -268,7 +268,7 @@ func TestPostgresSilent(t *testing.T) {
 		waiting.Wait()
 	}
 	all(silentLimit)
-	all(2 * time.Second)
+	all(5 * time.Second)
 	server.Freeze(t, false)
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		var errs []error
