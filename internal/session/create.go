@@ -253,10 +253,16 @@ func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, quota s
 		sb.SnapshotAt = sb.StartedAt
 	}
 	running, err := m.store.UpdateSandbox(sandbox.CommitLater(ctx), sb)
-	if isConflict(err) {
-		return sb, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started").WithCause(err)
+	switch {
+	case isConflict(err):
+		err = sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started").WithCause(err)
+	case errors.Is(err, sandbox.NotFound): // its commit did not wait for the disk
+		err = sandbox.Errorf(sandbox.Unavailable, "the database lost the record of the sandbox while it started: send the request again").WithCause(errors.New(err.Error()))
 	}
-	return running, err
+	if err != nil {
+		return sb, err
+	}
+	return running, nil
 }
 
 // undo ends the Sandbox of a failed create. It need not know how far the create came: the

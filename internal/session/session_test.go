@@ -688,3 +688,15 @@ func TestBootEndsWhileItIsCreated(t *testing.T) {
 		}
 	})
 }
+
+// A crash of the database may lose the record of a Sandbox that starts, because its commit
+// does not wait for the disk. The create may then be sent again.
+func TestCreateWhoseRecordIsLost(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.store.forgets.Store(true)
+		if _, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{}); !errors.Is(err, sandbox.Unavailable) || errors.Is(err, sandbox.NotFound) {
+			t.Errorf("Create = %v, want Unavailable", err)
+		}
+		w.create("t", sandbox.CreateRequest{})
+	})
+}

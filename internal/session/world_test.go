@@ -652,6 +652,8 @@ type checkedStore struct {
 	inserts atomic.Int64
 	// blind has the records of Nodes fail.
 	blind atomic.Bool
+	// forgets has the next update find no record, as after a crash of the database.
+	forgets atomic.Bool
 }
 
 func (s *checkedStore) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) {
@@ -676,6 +678,9 @@ func (s *checkedStore) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 
 func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	s.writes.Add(1)
+	if s.forgets.Swap(false) {
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "no such sandbox")
+	}
 	before, err := s.Store.SandboxByID(ctx, sb.ID)
 	if err != nil {
 		return sandbox.Sandbox{}, err
