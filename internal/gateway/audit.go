@@ -61,6 +61,12 @@ var errEffect = &sandbox.Error{
 	Code: sandbox.Unavailable, Detail: "the request took effect, but the audit log could not be written: check the state before you repeat it",
 }
 
+// errUncertain answers a request with an idempotency key during which the database went
+// away.
+var errUncertain = &sandbox.Error{
+	Code: sandbox.Unavailable, Detail: "the database was away while the request ended, and the request may have taken effect: check the state, or send it again with the same Idempotency-Key",
+}
+
 // ready returns errUnrecorded while entries cannot be written, so that nothing changes
 // without an entry. It retries at most every auditRetry.
 func (l *auditLog) ready(ctx context.Context) error {
@@ -92,19 +98,27 @@ func (l *auditLog) ready(ctx context.Context) error {
 // append writes an entry, also after the client has left. finish, unless nil, writes it
 // together with the answer to an idempotency key. If that fails, the entry is written
 // without, and a repeat runs again for the same resource. An entry that cannot be written
-// goes to the server's log.
+// goes to the server's log. If the database went away at finish, append fails also when it
+// is back: it may have lost the writes of the request that did not wait for the disk.
 func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry, finish func(context.Context, sandbox.AuditEntry) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
+	var away error
 	if finish != nil {
 		err := finish(ctx, e)
 		if err == nil {
 			return nil
 		}
+		if sandbox.CodeOf(err) == sandbox.Unavailable {
+			away = err
+		}
 		l.log.WarnContext(ctx, "recording the answer to an idempotency key failed", telemetry.KeyError, err.Error())
 	}
 	_, err := l.store.AppendAudit(ctx, e)
-	if err == nil {
+	switch {
+	case err == nil && away != nil:
+		return errUncertain.WithCause(away)
+	case err == nil:
 		return nil
 	}
 	l.failed.Inc()
