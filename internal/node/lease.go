@@ -44,7 +44,8 @@ func Holder(dir string) (string, error) {
 }
 
 // takeLease takes the Lease, from another Holder once that Lease has expired and that Node
-// has fenced itself: a Node whose folder was lost starts again within this time. Conflict when the other one renews. It
+// has fenced itself: a Node whose folder was lost starts again within this time. Conflict
+// when the other one renews. It
 // waits while the records are away.
 func (n *Node) takeLease(ctx context.Context) error {
 	for began := time.Now(); ; {

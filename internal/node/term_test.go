@@ -21,14 +21,18 @@ func fenced(t *testing.T, test func(t *testing.T, w *world, ref sandbox.BootRef)
 	fencedWith(t, func(*world, string) {}, test)
 }
 
-// fencedWith is fenced with a function that is called before a Boot stops.
+// fencedWith is fenced with a function that is called before the bound Boot stops. Boots of
+// the Pool have run no user's code, so that they may stop at any time.
 func fencedWith(t *testing.T, onStop func(w *world, id string), test func(t *testing.T, w *world, ref sandbox.BootRef)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, node.PoolConfig{Min: 1, Max: 1})
 		w.cfg.FenceAfter, w.cfg.Fencer = fenceAfter, w.engine
+		var bound atomic.Value // its ID
 		w.engine.Hooks.Stop = func(_ context.Context, id string) error {
-			onStop(w, id)
+			if id == bound.Load() {
+				onStop(w, id)
+			}
 			return nil
 		}
 		defer w.close()
@@ -36,7 +40,9 @@ func fencedWith(t *testing.T, onStop func(w *world, id string), test func(t *tes
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		req := request("t")
-		test(t, w, refOf(req, w.start(req)))
+		ref := refOf(req, w.start(req))
+		bound.Store(ref.BootID)
+		test(t, w, ref)
 	})
 }
 
@@ -55,6 +61,14 @@ func (w *world) wantOff(ref sandbox.BootRef, want bool) {
 	if off, frozen := w.isOff(ref); off != want || frozen != want {
 		w.t.Errorf("cut off %v, frozen %v, want %v", off, frozen, want)
 	}
+}
+
+// halt ends the process. The next one finds its Boots, and has the same fence.
+func (w *world) halt() {
+	w.t.Helper()
+	w.stop()
+	w.engine = w.engine.Reopen()
+	w.cfg.Fencer = w.engine
 }
 
 // pass passes a time, and lets the Node settle.
@@ -77,7 +91,7 @@ func TestFence(t *testing.T) {
 		if s := w.stats(); s.Ready || len(s.NotReady) == 0 {
 			t.Errorf("Stats = %+v", s)
 		}
-		w.leases.set(false, 2, 0) // nobody took its Sandboxes over
+		w.leases.set(false, 2, 0) // the Node was not lost
 		pass(10 * time.Second)
 		w.wantOff(ref, false)
 		echo(t, w, ref)
@@ -111,9 +125,7 @@ func TestFenceOfLostNode(t *testing.T) {
 			w.wantOff(ref, true)
 			watch.Store(true)
 			if restart {
-				w.stop()
-				w.engine = w.engine.Reopen()
-				w.cfg.Fencer = w.engine
+				w.halt()
 			}
 			w.leases.set(false, 2, 1)
 			if restart {
@@ -145,9 +157,7 @@ func TestFenceAfterRestart(t *testing.T) {
 		w.leases.set(true, 1, 0)
 		pass(fenceAfter + 7*time.Second)
 		w.wantOff(ref, true)
-		w.stop()
-		w.engine = w.engine.Reopen()
-		w.cfg.Fencer = w.engine
+		w.halt()
 		w.leases.set(false, 2, 0)
 		w.run()
 		pass(10 * time.Second)
@@ -185,9 +195,8 @@ func TestFenceIsTurnedOff(t *testing.T) {
 			w.leases.set(true, 1, 0)
 			pass(fenceAfter + 7*time.Second)
 			w.wantOff(ref, true)
-			w.stop()
-			w.engine = w.engine.Reopen()
-			w.cfg.Fencer, w.cfg.FenceAfter = w.engine, 0
+			w.halt()
+			w.cfg.FenceAfter = 0
 			w.leases.set(false, 2, lost)
 			w.run()
 			pass(10 * time.Second)
@@ -212,9 +221,7 @@ func TestFenceAndPauseAfterRestart(t *testing.T) {
 		if _, err := w.node.Save(t.Context(), name, sandbox.SaveRequest{Boot: ref, Snapshot: sandbox.NewSnapshotID(), Memory: true, Freeze: true}); err != nil {
 			t.Fatal(err)
 		}
-		w.stop()
-		w.engine = w.engine.Reopen()
-		w.cfg.Fencer = w.engine
+		w.halt()
 		w.leases.set(false, 2, 0)
 		w.run()
 		pass(10 * time.Second)

@@ -174,7 +174,7 @@ func running(t *testing.T, r *reports, names ...string) *Scheduler {
 // image is the digest of the image in tests.
 const image = "aa"
 
-// wanted is what most Boots in tests need.
+// wanted are the needs of most Boots in tests.
 var wanted = sandbox.BootNeeds{Image: image, Shape: sandbox.DefaultShape()}
 
 func pool(idle int) []sandbox.PoolStats {

@@ -392,10 +392,10 @@ func lackingCPU(t *testing.T, s *suite) {
 	before, err := s.pauser().ListSaved(t.Context())
 	codetest.OK(t, "ListSaved", err)
 	_, importErr := s.porter(t).ImportSaved(t.Context(), sandbox.NewSnapshotID(), bytes.NewReader(out))
-	for what, err := range map[string]error{"Start": s.engine.Start(t.Context(), id, spec), "ImportSaved": importErr} {
-		codetest.Want(t, what+" of what needs another CPU", err, sandbox.Conflict)
+	for call, err := range map[string]error{"Start": s.engine.Start(t.Context(), id, spec), "ImportSaved": importErr} {
+		codetest.Want(t, call+" of a state that needs another CPU", err, sandbox.Conflict)
 		if !errors.Is(err, sandbox.ErrCPU) || !strings.Contains(err.Error(), feature) || strings.Contains(err.Error(), "sse") {
-			t.Errorf("%s of what needs another CPU = %v, want one that names %s alone", what, err, feature)
+			t.Errorf("%s of a state that needs another CPU = %v, want one that names %s alone", call, err, feature)
 		}
 	}
 	s.gone(t, id)

@@ -362,10 +362,10 @@ func lackingCPU(w *world) {
 		r := sandbox.FetchRequest{Tenant: "t", From: snapshot, Image: req.Image, Snapshot: sandbox.NewSnapshotID(), CPU: needs}
 		errs["FetchSaved"] = codetest.ErrOf(w.FetchSaved(ctx, w.Name, r))
 	}
-	for what, err := range errs {
-		codetest.Want(t, what, err, sandbox.Conflict)
+	for call, err := range errs {
+		codetest.Want(t, call, err, sandbox.Conflict)
 		if !errors.Is(err, sandbox.ErrCPU) || !strings.Contains(err.Error(), feature) {
-			t.Errorf("%s = %v, want one that names %s", what, err, feature)
+			t.Errorf("%s = %v, want one that names %s", call, err, feature)
 		}
 	}
 	if all := w.saved(); !slices.Equal(all, before) {

@@ -97,7 +97,7 @@ func TestHomeThatIsAway(t *testing.T) {
 		t.Errorf("the gateway keeps the upload: %v, %v", present, err)
 	}
 	if archive.Len() != 5 {
-		t.Error("the archive was read for nobody")
+		t.Error("the archive was read although no store takes it")
 	}
 }
 

@@ -64,13 +64,7 @@ func (s *Shared) CloseAt(at time.Duration, keep bool) {
 
 // cut ends the connections of all links.
 func (s *Shared) cut() {
-	s.mu.Lock()
-	links := make([]*Link, 0, len(s.links))
-	for l := range s.links {
-		links = append(links, l)
-	}
-	s.mu.Unlock()
-	for _, l := range links {
+	for _, l := range s.joined() {
 		l.mu.Lock()
 		for f := range l.flows {
 			f.cancel()

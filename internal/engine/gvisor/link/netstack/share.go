@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"crypto/x509"
+	"maps"
 	"math/bits"
 	"slices"
 	"sync"
@@ -184,6 +185,13 @@ func (s *Shared) leave(l *Link) {
 	delete(s.links, l)
 }
 
+// joined returns the present links.
+func (s *Shared) joined() []*Link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.links))
+}
+
 // take counts one more connection of a link that has n; false when the bound is reached.
 // If resize is true, the links' buffers must be resized.
 func (s *Shared) take(n int) (ok, resize bool) {
@@ -212,13 +220,7 @@ func (s *Shared) adjust() (changed bool) {
 
 // resize makes every link fit its buffers. The caller holds no link's lock.
 func (s *Shared) resize() {
-	s.mu.Lock()
-	links := make([]*Link, 0, len(s.links))
-	for l := range s.links {
-		links = append(links, l)
-	}
-	s.mu.Unlock()
-	for _, l := range links {
+	for _, l := range s.joined() {
 		l.mu.Lock()
 		l.fit()
 		l.mu.Unlock()
