@@ -171,7 +171,8 @@ func dialer(t *testing.T, end *os.File) *http.Client {
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
 	s.AddStaticNeighbor(1, ipv4.ProtocolNumber, tcpip.AddrFrom4(link.GuestAddress.As4()), tcpip.LinkAddress(link.GuestMAC[:]))
 	t.Cleanup(s.Close)
-	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	// A Guest that is stopped, or whose sentry has ended, never closes its connections.
+	return &http.Client{Timeout: patience, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return gonet.DialContextTCP(ctx, s, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(link.GuestAddress.As4()), Port: 80}, ipv4.ProtocolNumber)
 	}}}
 }
