@@ -184,8 +184,10 @@ type AuditPage struct {
 type AuditStore interface {
 	// AppendAudit adds e as the last entry, sets its Seq and Hash, and returns them once
 	// the entry is written. Concurrent appends, also from several processes, leave no gap
-	// and no fork in the chain.
-	AppendAudit(ctx context.Context, e AuditEntry) (AuditMark, error)
+	// and no fork in the chain. started are the IDs of Sandboxes that the request started:
+	// unless all are recorded, and not as Starting, it writes nothing and returns
+	// LostRecord.
+	AppendAudit(ctx context.Context, e AuditEntry, started ...string) (AuditMark, error)
 	// ListAudit returns a page of one Tenant's entries. Nothing in it, not even the
 	// Cursor, reveals other Tenants' entries. A malformed Cursor and a Limit out of
 	// bounds are Invalid.

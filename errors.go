@@ -114,6 +114,15 @@ const notBegunAdvice = time.Second
 // ErrUncertain is in the Cause of the Unavailable of a write that may have taken effect.
 var ErrUncertain = errors.New("the write may have taken effect")
 
+// ErrLost is in the Cause of LostRecord.
+var ErrLost = errors.New("the record was lost")
+
+// LostRecord is the Unavailable of a Sandbox whose record, written with CommitLater, a
+// crash of the database server has lost while the Sandbox started.
+func LostRecord() *Error {
+	return Errorf(Unavailable, "the database lost the record of the sandbox while it started: send the request again").WithCause(ErrLost)
+}
+
 // NotBegun returns err with a RetryAfter, for a request that had no effect, if err is
 // Unavailable and has none. An ErrUncertain stays as it is.
 func NotBegun(err error) error {

@@ -139,7 +139,7 @@ type IdempotencyStore interface {
 	BeginIdempotent(ctx context.Context, o IdempotencyRecord, expired time.Time) (there IdempotencyRecord, began bool, err error)
 	// FinishIdempotent records the response, and adds e to the audit log as AppendAudit
 	// does, both or neither. A record of another Holder stays as it is.
-	FinishIdempotent(ctx context.Context, o IdempotencyRecord, e AuditEntry) (AuditMark, error)
+	FinishIdempotent(ctx context.Context, o IdempotencyRecord, e AuditEntry, started ...string) (AuditMark, error)
 	// DropIdempotent deletes the record of a failed request of this Holder.
 	DropIdempotent(ctx context.Context, o IdempotencyRecord) error
 	// ReleaseIdempotent releases a record of this Holder whose request may or may not have taken

@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -95,31 +96,37 @@ func (l *auditLog) ready(ctx context.Context) error {
 	return nil
 }
 
-// append writes an entry, also after the client has left. finish, unless nil, writes it
-// together with the answer to an idempotency key. If that fails, the entry is written
-// without, and a repeat runs again for the same resource. An entry that cannot be written
-// goes to the server's log. If the database went away at finish, append fails also when it
-// is back: it may have lost the writes of the request that did not wait for the disk.
-func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry, finish func(context.Context, sandbox.AuditEntry) error) error {
+// A finisher writes an entry together with the answer to an idempotency key.
+type finisher func(ctx context.Context, e sandbox.AuditEntry, started []string) error
+
+// append writes an entry, also after the client has left. finish may be nil. If it fails,
+// the entry is written without, and a repeat runs again for the same resource. An entry
+// that cannot be written goes to the server's log. started are the IDs of Sandboxes that
+// the request started: append fails if the database has lost one. If the database went away
+// at finish, append fails also when it is back: it may have lost other writes of the request
+// that did not wait for the disk.
+func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry, started []string, finish finisher) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
-	var away error
+	var failure error // the client's, if the entry is written
 	if finish != nil {
-		err := finish(ctx, e)
+		err := finish(ctx, e, started)
 		if err == nil {
 			return nil
 		}
 		if sandbox.CodeOf(err) == sandbox.Unavailable {
-			away = err
+			failure = errUncertain.WithCause(err)
 		}
 		l.log.WarnContext(ctx, "recording the answer to an idempotency key failed", telemetry.KeyError, err.Error())
 	}
-	_, err := l.store.AppendAudit(ctx, e)
-	switch {
-	case err == nil && away != nil:
-		return errUncertain.WithCause(away)
-	case err == nil:
-		return nil
+	_, err := l.store.AppendAudit(ctx, e, started...)
+	if errors.Is(err, sandbox.ErrLost) {
+		f := status.Of(err)
+		failure, e.Status, e.Code = err, f.Status, string(f.Code)
+		_, err = l.store.AppendAudit(ctx, e)
+	}
+	if err == nil {
+		return failure
 	}
 	l.failed.Inc()
 	l.log.ErrorContext(ctx, "writing an audit entry failed", telemetry.KeyError, err.Error(), "entry", slog.GroupValue(
@@ -182,7 +189,8 @@ type auditing struct {
 	sandbox string   // ID
 	made    []string // IDs
 	named   string   // the ID or name of the request's object
-	finish  func(context.Context, sandbox.AuditEntry) error
+	started []string // IDs of Sandboxes
+	finish  finisher
 	leave   func() // see finishes; nil: nothing is finished
 }
 
@@ -229,6 +237,15 @@ func auditTarget(ctx context.Context, id string, err error) {
 	}
 }
 
+// auditStarted records the ID of a Sandbox that the request started.
+func auditStarted(ctx context.Context, id string) {
+	if a := auditingOf(ctx); a != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.started = append(a.started, id)
+	}
+}
+
 // makes notes the ID of an object that the request created.
 func (a *auditing) makes(id string) {
 	a.mu.Lock()
@@ -245,7 +262,7 @@ func (a *auditing) names(id string) {
 
 // finishes has the entry written by finish, together with the answer to an idempotency
 // key, and then calls leave.
-func (a *auditing) finishes(finish func(context.Context, sandbox.AuditEntry) error, leave func()) {
+func (a *auditing) finishes(finish finisher, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.done { // never: an answer that has begun is not stored
@@ -302,7 +319,7 @@ func (a *auditing) record(httpStatus int, err error) error {
 	case len(a.made) > 1:
 		e.Detail = "made " + strings.Join(a.made, " ")
 	}
-	unrecorded := a.log.append(a.r.Context(), e, a.finish)
+	unrecorded := a.log.append(a.r.Context(), e, a.started, a.finish)
 	if err != nil && httpStatus >= http.StatusInternalServerError {
 		return nil // it failed, and its own error says why
 	}
@@ -402,11 +419,18 @@ func audited(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox,
 }
 
 func (n auditedLifecycle) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	return audited(ctx)(n.Lifecycle.Create(ctx, tenant, req))
+	sb, err := n.Lifecycle.Create(ctx, tenant, req)
+	if err == nil {
+		auditStarted(ctx, sb.ID)
+	}
+	return audited(ctx)(sb, err)
 }
 
 func (n auditedLifecycle) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
 	sb, created, err := n.Lifecycle.Ensure(ctx, tenant, req)
+	if err == nil && created {
+		auditStarted(ctx, sb.ID)
+	}
 	auditTarget(ctx, sb.ID, err)
 	return sb, created, err
 }
@@ -461,6 +485,7 @@ func (n auditedSnapshots) Fork(ctx context.Context, tenant sandbox.TenantID, idO
 	for _, f := range forks {
 		if f.Err == nil {
 			rest.Made(ctx, f.Sandbox.ID)
+			auditStarted(ctx, f.Sandbox.ID)
 		}
 	}
 	return forks, err

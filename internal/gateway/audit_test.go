@@ -198,19 +198,19 @@ func (a *failingAudit) under(c *gateway.Config) {
 	c.Audit, c.Store = a, a
 }
 
-func (a *failingAudit) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+func (a *failingAudit) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
 	if a.fails.Load() {
 		return sandbox.AuditMark{}, errors.New("the disk is full of it")
 	}
-	return a.IdempotencyStore.FinishIdempotent(ctx, o, e)
+	return a.IdempotencyStore.FinishIdempotent(ctx, o, e, started...)
 }
 
-func (a *failingAudit) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+func (a *failingAudit) AppendAudit(ctx context.Context, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
 	a.tried.Add(1)
 	if a.fails.Load() {
 		return sandbox.AuditMark{}, errors.New("the disk is full of it")
 	}
-	return a.AuditStore.AppendAudit(ctx, e)
+	return a.AuditStore.AppendAudit(ctx, e, started...)
 }
 
 // While the log cannot be written, no client gets an answer about a change. Once the
@@ -274,6 +274,60 @@ func TestNothingChangesUnrecorded(t *testing.T) {
 				t.Errorf("the log was tried %d times at once", n)
 			}
 		})
+	}
+}
+
+// losing is a log in a database that has lost the record of each Sandbox that starts.
+type losing struct {
+	sandbox.AuditStore
+	sandbox.IdempotencyStore
+}
+
+func (l losing) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
+	if len(started) > 0 {
+		return sandbox.AuditMark{}, sandbox.LostRecord()
+	}
+	return l.IdempotencyStore.FinishIdempotent(ctx, o, e)
+}
+
+func (l losing) AppendAudit(ctx context.Context, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
+	if len(started) > 0 {
+		return sandbox.AuditMark{}, sandbox.LostRecord()
+	}
+	return l.AuditStore.AppendAudit(ctx, e)
+}
+
+// No client gets a Sandbox whose record a crash of the database has lost. The log has the
+// failure.
+func TestStartedSandboxIsLost(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, func(c *gateway.Config) {
+		l := losing{c.Audit, c.Store}
+		c.Audit, c.Store = l, l
+	})
+	addr, stop := f.Serve()
+	defer stop()
+	for name, ask := range map[string]func() (int, string){
+		"a create": func() (int, string) { return statusOf(f.Do("POST", "/api/v1/sessions", "{}")) },
+		"with a key": func() (int, string) {
+			return statusOf(f.With("POST", "/api/v1/sessions", "{}", "Authorization", "Bearer "+f.Token, gatewaytest.Idempotent, "k"))
+		},
+		"acquire": func() (int, string) { return statusOf(f.Do("POST", "/api/v1/sandbox/acquire", `{"name":"a"}`)) },
+		"E2B": func() (int, string) {
+			return statusOf(f.E2B(f.Key("dev:test", sandbox.RoleDeveloper), "POST", "/sandboxes", `{"templateID":"base"}`))
+		},
+		"connect": func() (int, string) { return callCreate("connect")(t, f, "http://"+addr.String(), "") },
+	} {
+		n := len(f.Audit())
+		if status, answer := ask(); status != http.StatusServiceUnavailable || !strings.Contains(answer, "lost the record") {
+			t.Errorf("%s is answered with %d %s", name, status, answer)
+		}
+		if got := f.since(n); len(got) == 0 || !strings.HasSuffix(got[len(got)-1], " 503 unavailable") {
+			t.Errorf("%s is recorded as %q", name, got)
+		}
+	}
+	if strings.Contains(f.Logs.String(), "writing an audit entry failed") {
+		t.Error("the log counts as failing")
 	}
 }
 

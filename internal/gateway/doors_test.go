@@ -354,11 +354,11 @@ func (f *forgetful) settles() error {
 	return nil
 }
 
-func (f *forgetful) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+func (f *forgetful) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
 	if err := f.settles(); err != nil {
 		return sandbox.AuditMark{}, err
 	}
-	return f.IdempotencyStore.FinishIdempotent(ctx, o, e)
+	return f.IdempotencyStore.FinishIdempotent(ctx, o, e, started...)
 }
 
 func (f *forgetful) DropIdempotent(ctx context.Context, o sandbox.IdempotencyRecord) error {

@@ -261,8 +261,8 @@ func (s *Server) settle(ctx context.Context, o sandbox.IdempotencyRecord, end ou
 	leave := func() { s.underWay.leave(o.Tenant, o.Key) }
 	if end.succeeded() && !end.unkept && len(end.answer) <= maxAnswer {
 		o.Status, o.Answer = end.status, end.answer
-		auditingOf(ctx).finishes(func(ctx context.Context, e sandbox.AuditEntry) error {
-			_, err := s.Store.FinishIdempotent(ctx, o, e)
+		auditingOf(ctx).finishes(func(ctx context.Context, e sandbox.AuditEntry, started []string) error {
+			_, err := s.Store.FinishIdempotent(ctx, o, e, started...)
 			return err
 		}, leave)
 		return

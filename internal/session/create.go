@@ -257,7 +257,7 @@ func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, quota s
 	case isConflict(err):
 		err = sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started").WithCause(err)
 	case errors.Is(err, sandbox.NotFound): // its commit did not wait for the disk
-		err = sandbox.Errorf(sandbox.Unavailable, "the database lost the record of the sandbox while it started: send the request again").WithCause(errors.New(err.Error()))
+		err = sandbox.LostRecord()
 	}
 	if err != nil {
 		return sb, err

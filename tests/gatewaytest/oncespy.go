@@ -16,11 +16,11 @@ type OnceSpy struct {
 	finished [][]byte
 }
 
-func (s *OnceSpy) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
+func (s *OnceSpy) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
 	s.mu.Lock()
 	s.finished = append(s.finished, o.Answer)
 	s.mu.Unlock()
-	return s.IdempotencyStore.FinishIdempotent(ctx, o, e)
+	return s.IdempotencyStore.FinishIdempotent(ctx, o, e, started...)
 }
 
 // Answers returns the stored answers, the oldest first.

@@ -58,6 +58,7 @@ type auditStatements struct {
 	insertAudit, lastAudit, auditMark *sql.Stmt
 	trimAudit, setAuditMark           *sql.Stmt
 	firstAuditSince, auditSeq         *sql.Stmt
+	wasStarted                        *sql.Stmt
 }
 
 func (s *auditStatements) all() []prepared {
@@ -68,6 +69,7 @@ func (s *auditStatements) all() []prepared {
 		{&s.firstAuditSince, `SELECT seq FROM audit WHERE seq <= ? AND at >= ? ORDER BY seq LIMIT 1`},
 		{&s.auditSeq, `SELECT seq, hash FROM audit WHERE seq <= ? ORDER BY seq DESC LIMIT 1`},
 		{&s.trimAudit, `DELETE FROM audit WHERE seq <= ?`},
+		{&s.wasStarted, `SELECT 1 FROM sandboxes WHERE id = ? AND state <> 'starting'`},
 		{&s.setAuditMark, `UPDATE audit_mark SET seq = ?, hash = ? WHERE id = 0`},
 	}
 }
@@ -84,12 +86,12 @@ func (q *auditQueries) all() []prepared {
 
 // AppendAudit implements sandbox.AuditStore. The end of the chain is read in the writing
 // transaction, so other processes may append too.
-func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
-	return s.appendAudit(ctx, e, func(*pipeline) {})
+func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
+	return s.appendAudit(ctx, e, started, func(*pipeline) {})
 }
 
 // appendAudit is AppendAudit; too adds more statements to its transaction.
-func (s *Store) appendAudit(ctx context.Context, e sandbox.AuditEntry, too func(*pipeline)) (sandbox.AuditMark, error) {
+func (s *Store) appendAudit(ctx context.Context, e sandbox.AuditEntry, started []string, too func(*pipeline)) (sandbox.AuditMark, error) {
 	// A caller's text must not keep its entry out of the log.
 	for _, text := range []*string{
 		(*string)(&e.Tenant), &e.User, (*string)(&e.Role), &e.Key, &e.Operation, &e.Target, &e.Sandbox, &e.Detail, &e.Remote, &e.Request, &e.Code,
@@ -98,6 +100,9 @@ func (s *Store) appendAudit(ctx context.Context, e sandbox.AuditEntry, too func(
 	}
 	var mark sandbox.AuditMark
 	err := s.writer.send(ctx, func(p *pipeline) error {
+		for _, id := range started {
+			p.needs(p.st.wasStarted, sandbox.LostRecord(), id)
+		}
 		last, err := lastMark(p)
 		if err != nil {
 			return err

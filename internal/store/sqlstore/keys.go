@@ -227,8 +227,8 @@ func (s *Store) BeginIdempotent(ctx context.Context, o sandbox.IdempotencyRecord
 }
 
 // FinishIdempotent implements sandbox.IdempotencyStore.
-func (s *Store) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry) (sandbox.AuditMark, error) {
-	return s.appendAudit(ctx, e, func(p *pipeline) { finishIdempotent.send(p, p.st.finishIdempotent, &o) })
+func (s *Store) FinishIdempotent(ctx context.Context, o sandbox.IdempotencyRecord, e sandbox.AuditEntry, started ...string) (sandbox.AuditMark, error) {
+	return s.appendAudit(ctx, e, started, func(p *pipeline) { finishIdempotent.send(p, p.st.finishIdempotent, &o) })
 }
 
 // DropIdempotent implements sandbox.IdempotencyStore.

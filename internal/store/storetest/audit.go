@@ -67,6 +67,41 @@ func auditRoundTrip(t *testing.T, st sandbox.Store) {
 	}
 }
 
+// The entry of a request that started Sandboxes is written only if all of them are recorded
+// as started.
+func auditOfStarted(t *testing.T, st sandbox.Store) {
+	started, starting := insert(t, st, sample("t")), insert(t, st, sample("t"))
+	must(t, started.To(sandbox.Running))
+	started, err := st.UpdateSandbox(t.Context(), started)
+	must(t, err)
+	o := sampleOnce("t")
+	beginOnce(t, st, o, time.Time{}, true)
+	o.Status = 201
+	for what, lost := range map[string]string{"a sandbox without a record": sandbox.NewSandboxID(), "one that is starting": starting.ID} {
+		_, err := st.AppendAudit(t.Context(), sampleAudit("t", 0), started.ID, lost)
+		_, finishErr := st.FinishIdempotent(t.Context(), o, sampleAudit("t", 0), lost)
+		if !errors.Is(err, sandbox.ErrLost) || !errors.Is(finishErr, sandbox.ErrLost) {
+			t.Errorf("the entry about %s = %v, with its answer %v", what, err, finishErr)
+		}
+	}
+	if _, all := chain(t, st); len(all) != 0 {
+		t.Errorf("the log has %+v", all)
+	}
+	if there := beginOnce(t, st, o, time.Time{}, false); there.Status != 0 {
+		t.Errorf("the answer is stored: %+v", there)
+	}
+	_, err = st.FinishIdempotent(t.Context(), o, sampleAudit("t", 0), started.ID)
+	must(t, err)
+	must(t, started.To(sandbox.Stopping))
+	started, err = st.UpdateSandbox(t.Context(), started)
+	must(t, err)
+	_, err = st.AppendAudit(t.Context(), sampleAudit("t", 0), started.ID)
+	must(t, err)
+	if _, all := chain(t, st); len(all) != 2 {
+		t.Errorf("the log has %+v", all)
+	}
+}
+
 func auditAtOnce(t *testing.T, st sandbox.Store) {
 	const writers, each = 16, 20
 	var all sync.WaitGroup

@@ -142,6 +142,7 @@ var (
 	// logCases cover the audit log, usage, events, and properties of every call.
 	logCases = []check{
 		{"the audit log comes back as it was written", auditRoundTrip},
+		{"an entry about started sandboxes needs their records", auditOfStarted},
 		{"of audit entries at once each has its place in the chain", auditAtOnce},
 		{"lists of audit entries are one tenant's, newest first", auditLists},
 		{"the audit log loses its beginning and holds", auditTrims},
