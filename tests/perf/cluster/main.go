@@ -41,9 +41,10 @@ func main() {
 	out := flag.String("out", "bin/bench-cluster", "folder of the report")
 	n := flag.Int("n", 200, "rounds of each call")
 	creates := flag.Int("creates", 60, "sandboxes of the row of creates, in each round of three")
+	moved := flag.Int("moved", 50, "sandboxes of the row of drains")
 	states := flag.Int("states", 10, "sandboxes of the row of resumes")
 	flag.Parse()
-	err := rig.Outside(func(t testing.TB) { measure(t, *out, *n, *creates, *states) })
+	err := rig.Outside(func(t testing.TB) { measure(t, *out, *n, *creates, *moved, *states) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
 		os.Exit(1)
@@ -61,7 +62,7 @@ type side struct {
 	gateway *rig.Server
 }
 
-func measure(t testing.TB, out string, n, creates, states int) {
+func measure(t testing.TB, out string, n, creates, moved, states int) {
 	report := bench.NewReport(os.Stdout)
 	watch, err := bench.NewWatch("cloud-sandbox-rig-", "postgres", "redis-server")
 	if err != nil {
@@ -83,6 +84,8 @@ func measure(t testing.TB, out string, n, creates, states int) {
 	check(acquires(ctx, report, sides, n))
 	report.Begin()
 	check(rates(ctx, report, sides, creates))
+	report.Begin()
+	check(drains(ctx, t, report, sides[1], moved))
 	report.Begin()
 	check(resumes(ctx, t, report, sides, states)) // last: it loses a machine
 	check(os.MkdirAll(out, 0o755))
