@@ -189,6 +189,7 @@ type auditing struct {
 	sandbox string   // ID
 	made    []string // IDs
 	named   string   // the ID or name of the request's object
+	details []string // see rest.Details
 	started []string // IDs of Sandboxes
 	finish  finisher
 	leave   func() // see finishes; nil: nothing is finished
@@ -204,7 +205,7 @@ func auditingOf(ctx context.Context) *auditing {
 
 // withAuditing returns ctx with the auditing, for code that finds the request's target.
 func (a *auditing) withAuditing(ctx context.Context) context.Context {
-	return rest.WithNames(rest.WithMade(context.WithValue(ctx, auditingKey{}, a), a.makes), a.names)
+	return rest.WithDetails(rest.WithNames(rest.WithMade(context.WithValue(ctx, auditingKey{}, a), a.makes), a.names), a.changes)
 }
 
 // is notes the caller.
@@ -251,6 +252,13 @@ func (a *auditing) makes(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.made = append(a.made, id)
+}
+
+// changes notes something that the request changed.
+func (a *auditing) changes(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.details = append(a.details, what)
 }
 
 // names notes the ID or name of the request's object.
@@ -318,6 +326,8 @@ func (a *auditing) record(httpStatus int, err error) error {
 		e.Operation, e.Target, e.Detail = sandbox.AuditRefused, "", a.route.name()
 	case len(a.made) > 1:
 		e.Detail = "made " + strings.Join(a.made, " ")
+	case len(a.details) > 0:
+		e.Detail = strings.Join(a.details, " ")
 	}
 	unrecorded := a.log.append(a.r.Context(), e, a.started, a.finish)
 	if err != nil && httpStatus >= http.StatusInternalServerError {
@@ -353,7 +363,7 @@ func (a *auditing) inPath() string {
 		}
 		return a.r.PathValue("template")
 	}
-	return cmp.Or(a.r.PathValue("id"), a.r.PathValue("template"))
+	return cmp.Or(a.r.PathValue("id"), a.r.PathValue("name"), a.r.PathValue("template"))
 }
 
 // remoteOf is the client's address, without its port.

@@ -125,6 +125,21 @@ func Made(ctx context.Context, id string) {
 	}
 }
 
+type detailsKey struct{}
+
+// WithDetails sets the function that Details calls with each change of the request of ctx.
+func WithDetails(ctx context.Context, told func(change string)) context.Context {
+	return context.WithValue(ctx, detailsKey{}, told)
+}
+
+// Details reports one of several things that the operation of ctx can change. It is never
+// text from a client.
+func Details(ctx context.Context, change string) {
+	if told, ok := ctx.Value(detailsKey{}).(func(string)); ok {
+		told(change)
+	}
+}
+
 type namesKey struct{}
 
 // WithNames sets the function that Names calls with the ID or name of the request's

@@ -269,7 +269,10 @@ func TestNodes(t *testing.T) {
 	}
 	var one node
 	for _, draining := range []bool{true, false} {
-		change("n1", fmt.Sprintf(`{"draining":%t}`, draining)).Into(t, 200, &one)
+		e := f.AuditOf(func() { change("n1", fmt.Sprintf(`{"draining":%t}`, draining)).Into(t, 200, &one) })
+		if e.Target != "n1" || e.Detail != fmt.Sprint("draining=", draining) {
+			t.Errorf("the audit log has %+v", e)
+		}
 		see("/n1").Into(t, 200, &one)
 		if one.Draining != draining || one.Records.Running != 0 {
 			t.Errorf("it drains: %t, of %+v", draining, one)
@@ -297,7 +300,10 @@ func TestNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, lost := range []bool{true, false} {
-		change("n1", fmt.Sprintf(`{"lost":%t}`, lost)).Into(t, 200, &one)
+		e := f.AuditOf(func() { change("n1", fmt.Sprintf(`{"lost":%t,"draining":false}`, lost)).Into(t, 200, &one) })
+		if e.Detail != fmt.Sprintf("lost=%t draining=false", lost) {
+			t.Errorf("the audit log has %+v", e)
+		}
 		if see("/n1").Into(t, 200, &one); one.Lost != lost {
 			t.Errorf("it is lost: %t, of %+v", lost, one)
 		}
