@@ -593,6 +593,38 @@ func TestResumeFromReplica(t *testing.T) {
 	})
 }
 
+// A reboot does too, and one on a Node that has lost its disk.
+func TestRebootFromReplica(t *testing.T) {
+	for name, away := range map[string]bool{"the node is away": true, "it has lost its disk": false} {
+		t.Run(name, func(t *testing.T) {
+			onTwo(t, func(t *testing.T, w *world) {
+				sb := w.paused("one")
+				w.nodes.copyOut()
+				want := "a"
+				if away {
+					want = "b"
+					w.vanish("a")
+				} else {
+					w.nodes.mu.Lock()
+					clear(w.nodes.saved["a"])
+					w.nodes.mu.Unlock()
+				}
+				running, err := w.m.Reboot(t.Context(), "t", sb.ID)
+				if err != nil || running.Boot.Node != want || running.Boot.Number <= sb.Boot.Number || w.nodes.recall(running) != "" {
+					t.Fatalf("rebooted as %+v with %q, %v", running, w.nodes.recall(running), err)
+				}
+				if away {
+					w.comeBack("a")
+				}
+				w.pass(2 * time.Minute)
+				if a, b := w.savedOn("a"), w.savedOn("b"); a+b != 1 {
+					t.Errorf("%d and %d states are on the nodes", a, b)
+				}
+			})
+		})
+	}
+}
+
 // So do a fork and a create from a Snapshot.
 func TestCreateFromReplica(t *testing.T) {
 	onTwo(t, func(t *testing.T, w *world) {
@@ -623,6 +655,9 @@ func TestResumeFromNoReplica(t *testing.T) {
 					w.nodes.setAway("b", true)
 				}
 				w.vanish("a")
+				if _, err := w.m.Reboot(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) || !strings.Contains(err.Error(), "no other node") {
+					t.Errorf("Reboot = %v", err)
+				}
 				if _, err := w.m.Resume(t.Context(), "t", sb.ID); !errors.Is(err, sandbox.Unavailable) {
 					t.Errorf("Resume = %v", err)
 				}

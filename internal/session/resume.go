@@ -48,14 +48,53 @@ func (m *Manager) resume(ctx context.Context, id string, reboot bool) (sandbox.S
 		return sandbox.Sandbox{}, cannotStart(sb, began, err)
 	}
 	if reboot && sb.State == sandbox.Paused && snap.Memory {
-		files, release, err := m.filesOf(ctx, sb, snap)
+		moved, from, release, err := m.withinReach(ctx, sb, snap)
+		if err != nil {
+			return sandbox.Sandbox{}, cannotStart(sb, began, err)
+		}
+		defer release()
+		files, release, err := m.filesOf(ctx, moved, from)
 		if err != nil {
 			return sandbox.Sandbox{}, cannotStart(sb, began, err)
 		}
 		defer release() // then a sweep removes it if the Sandbox did not start
-		snap = files
+		sb, snap = moved, files
 	}
 	return m.resumeHeld(ctx, sb, snap, sb.Timeline)
+}
+
+// withinReach returns a paused Sandbox, which the caller holds by move, and its Snapshot
+// snap, on a Node that can read it. If its Node is away, it moves to another one; if the Node
+// has lost the Snapshot, that fetches it. Sweeps keep the Snapshot until release is called.
+func (m *Manager) withinReach(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (_ sandbox.Sandbox, _ sandbox.Snapshot, release func(), _ error) {
+	if err := m.checkAlone(sb, snap); err != nil {
+		return sb, snap, nil, err
+	}
+	moved, unhold := sb, func() {}
+	var err error
+	switch away := m.isAway(snap.Node); {
+	case away:
+		if moved, unhold, err = m.moveState(ctx, sb); err != nil {
+			gone := sandbox.Errorf(sandbox.Unavailable, "the node of the sandbox is away")
+			return sb, snap, nil, sandbox.NotBegun(awayError(gone, err))
+		}
+	case m.isMissing(ctx, sb):
+		if moved, unhold, err = m.moveStateTo(ctx, sb, snap.Node); err != nil {
+			return sb, snap, nil, err
+		}
+	default:
+		return sb, snap, unhold, nil
+	}
+	release = func() {
+		unhold()
+		m.sweepSoon() // of the state that it left
+	}
+	snap, err = m.store.SnapshotByID(ctx, moved.Snapshot)
+	if err != nil {
+		release()
+		return moved, snap, nil, err
+	}
+	return moved, snap, release, nil
 }
 
 // filesOf makes a files-only Snapshot of a paused Sandbox, which the caller holds by

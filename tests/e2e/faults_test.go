@@ -541,7 +541,10 @@ func TestClusterNodeLost(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/sessions/"+saved+"/snapshots", rig.Body{}, nil)
 	c.Run(t, saved, "python", "x = 2", nil)
 	unsaved := create(rig.Body{}, "x = 3")
-	c.Must(t, "POST", "/api/v1/sessions/"+paused+"/pause", nil, nil)
+	rebooted := create(rig.Body{"on_timeout": "pause"}, "open('/tmp/kept', 'w').write('here')\nx = 5")
+	for _, id := range []string{paused, rebooted} {
+		c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", nil, nil)
+	}
 	copied := func() {
 		t.Helper()
 		rig.Within(t, rig.Patience, "the states are copied", func() bool { return machine.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
@@ -570,6 +573,11 @@ func TestClusterNodeLost(t *testing.T) {
 	began := time.Now()
 	resumed(paused, "print(x + 2)", "42\n")
 	t.Logf("the paused one ran %v after the loss", time.Since(began).Round(time.Millisecond))
+	rig.Within(t, rig.Patience, "one reboots on the other machine", func() bool {
+		return c.Try("POST", "/api/v1/sessions/"+rebooted+"/resume", rig.Body{"memory": false}, nil) == nil
+	})
+	resumed(rebooted, "print(open('/tmp/kept').read(), 'x' in globals())", "here False\n")
+	c.Must(t, "DELETE", "/api/v1/sessions/"+rebooted, nil, nil)
 	rig.Within(t, rig.Patience, "the node can be declared lost", func() bool { return change(machine.Name, rig.Body{"lost": true}) == nil })
 	resumed(saved, "print(x)", "1\n")
 	var s rig.Sandbox
