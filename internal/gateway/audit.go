@@ -189,7 +189,7 @@ type auditing struct {
 	sandbox string   // ID
 	made    []string // IDs
 	named   string   // the ID or name of the request's object
-	details []string // see rest.Details
+	changed []string // see rest.Notes
 	started []string // IDs of Sandboxes
 	finish  finisher
 	leave   func() // see finishes; nil: nothing is finished
@@ -205,7 +205,7 @@ func auditingOf(ctx context.Context) *auditing {
 
 // withAuditing returns ctx with the auditing, for code that finds the request's target.
 func (a *auditing) withAuditing(ctx context.Context) context.Context {
-	return rest.WithDetails(rest.WithNames(rest.WithMade(context.WithValue(ctx, auditingKey{}, a), a.makes), a.names), a.changes)
+	return rest.WithNotes(context.WithValue(ctx, auditingKey{}, a), a)
 }
 
 // is notes the caller.
@@ -247,22 +247,22 @@ func auditStarted(ctx context.Context, id string) {
 	}
 }
 
-// makes notes the ID of an object that the request created.
-func (a *auditing) makes(id string) {
+// Made implements rest.Notes.
+func (a *auditing) Made(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.made = append(a.made, id)
 }
 
-// changes notes something that the request changed.
-func (a *auditing) changes(what string) {
+// Changed implements rest.Notes.
+func (a *auditing) Changed(change string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.details = append(a.details, what)
+	a.changed = append(a.changed, change)
 }
 
-// names notes the ID or name of the request's object.
-func (a *auditing) names(id string) {
+// Named implements rest.Notes.
+func (a *auditing) Named(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.named = id
@@ -326,8 +326,8 @@ func (a *auditing) record(httpStatus int, err error) error {
 		e.Operation, e.Target, e.Detail = sandbox.AuditRefused, "", a.route.name()
 	case len(a.made) > 1:
 		e.Detail = "made " + strings.Join(a.made, " ")
-	case len(a.details) > 0:
-		e.Detail = strings.Join(a.details, " ")
+	case len(a.changed) > 0:
+		e.Detail = strings.Join(a.changed, " ")
 	}
 	unrecorded := a.log.append(a.r.Context(), e, a.started, a.finish)
 	if err != nil && httpStatus >= http.StatusInternalServerError {

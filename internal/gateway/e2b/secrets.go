@@ -44,7 +44,7 @@ var secretNamePattern = regexp.MustCompile(`^[a-z0-9_-]{1,128}$`)
 // case.
 func (a *API) secretOf(r *http.Request, who sandbox.Identity) (sandbox.Secret, error) {
 	asked := r.PathValue("secret")
-	rest.Names(r.Context(), asked)
+	rest.Named(r.Context(), asked)
 	s, err := a.Secrets.Find(r.Context(), who.Tenant, asked)
 	if lower := strings.ToLower(asked); errors.Is(err, sandbox.NotFound) && lower != asked {
 		s, err = a.Secrets.Find(r.Context(), who.Tenant, lower)

@@ -99,13 +99,13 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 		if err := a.NodeRecords.SetLost(r.Context(), r.PathValue("name"), 0, *body.Lost); err != nil {
 			return err
 		}
-		Details(r.Context(), fmt.Sprint("lost=", *body.Lost))
+		Changed(r.Context(), fmt.Sprint("lost=", *body.Lost))
 	}
 	if body.Draining != nil {
 		if err := a.NodeRecords.SetDraining(r.Context(), r.PathValue("name"), *body.Draining); err != nil {
 			return err
 		}
-		Details(r.Context(), fmt.Sprint("draining=", *body.Draining))
+		Changed(r.Context(), fmt.Sprint("draining=", *body.Draining))
 	}
 	return a.replyNode(w, r)
 }

@@ -110,48 +110,43 @@ func Unkept(ctx context.Context) {
 	}
 }
 
-type madeKey struct{}
-
-// WithMade sets the function that Made calls with the ID of each object that the
-// request creates.
-func WithMade(ctx context.Context, told func(id string)) context.Context {
-	return context.WithValue(ctx, madeKey{}, told)
+// Notes takes reports of handlers about their request, for its audit entry.
+type Notes interface {
+	// Made is called with the ID of each object that the request created.
+	Made(id string)
+	// Named is called with the ID or name of the request's object, if the path does not
+	// have it as {id}.
+	Named(id string)
+	// Changed is called with each change of an operation that can change several things.
+	// It is never text from a client.
+	Changed(change string)
 }
 
-// Made reports the ID of an object that the request of ctx created.
+type notesKey struct{}
+
+// WithNotes sets the Notes of a request.
+func WithNotes(ctx context.Context, n Notes) context.Context {
+	return context.WithValue(ctx, notesKey{}, n)
+}
+
+// Made calls Notes.Made of the request of ctx.
 func Made(ctx context.Context, id string) {
-	if told, ok := ctx.Value(madeKey{}).(func(string)); ok {
-		told(id)
+	if n, ok := ctx.Value(notesKey{}).(Notes); ok {
+		n.Made(id)
 	}
 }
 
-type detailsKey struct{}
-
-// WithDetails sets the function that Details calls with each change of the request of ctx.
-func WithDetails(ctx context.Context, told func(change string)) context.Context {
-	return context.WithValue(ctx, detailsKey{}, told)
-}
-
-// Details reports one of several things that the operation of ctx can change. It is never
-// text from a client.
-func Details(ctx context.Context, change string) {
-	if told, ok := ctx.Value(detailsKey{}).(func(string)); ok {
-		told(change)
+// Named calls Notes.Named of the request of ctx.
+func Named(ctx context.Context, id string) {
+	if n, ok := ctx.Value(notesKey{}).(Notes); ok {
+		n.Named(id)
 	}
 }
 
-type namesKey struct{}
-
-// WithNames sets the function that Names calls with the ID or name of the request's
-// object, for a request whose path does not have it as {id}.
-func WithNames(ctx context.Context, told func(id string)) context.Context {
-	return context.WithValue(ctx, namesKey{}, told)
-}
-
-// Names reports the ID or name of the object of the request of ctx.
-func Names(ctx context.Context, id string) {
-	if told, ok := ctx.Value(namesKey{}).(func(string)); ok {
-		told(id)
+// Changed calls Notes.Changed of the request of ctx.
+func Changed(ctx context.Context, change string) {
+	if n, ok := ctx.Value(notesKey{}).(Notes); ok {
+		n.Changed(change)
 	}
 }
 

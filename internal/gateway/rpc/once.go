@@ -68,7 +68,7 @@ func nameTarget(ctx context.Context, request proto.Message) {
 	m := request.ProtoReflect()
 	for _, name := range []protoreflect.Name{"key_id", "sandbox_id"} {
 		if id := m.Descriptor().Fields().ByName(name); id != nil {
-			rest.Names(ctx, m.Get(id).String())
+			rest.Named(ctx, m.Get(id).String())
 			return
 		}
 	}

@@ -41,7 +41,7 @@ func unary(procedure string, method protoreflect.MethodDescriptor, op Unary, opt
 			if c.ID == "" && needed {
 				return nil, sandbox.Errorf(sandbox.Invalid, "%s is missing", id.Name())
 			}
-			rest.Names(ctx, c.ID)
+			rest.Named(ctx, c.ID)
 		}
 		answer, err := op.Do(ctx, c, func(takes any) error { return take(takes, r.Msg) })
 		if err != nil {

@@ -77,11 +77,11 @@ func auditOfStarted(t *testing.T, st sandbox.Store) {
 	o := sampleOnce("t")
 	beginOnce(t, st, o, time.Time{}, true)
 	o.Status = 201
-	for what, lost := range map[string]string{"a sandbox without a record": sandbox.NewSandboxID(), "one that is starting": starting.ID} {
-		_, err := st.AppendAudit(t.Context(), sampleAudit("t", 0), started.ID, lost)
-		_, finishErr := st.FinishIdempotent(t.Context(), o, sampleAudit("t", 0), lost)
+	for which, id := range map[string]string{"a sandbox without a record": sandbox.NewSandboxID(), "a sandbox that is starting": starting.ID} {
+		_, err := st.AppendAudit(t.Context(), sampleAudit("t", 0), started.ID, id)
+		_, finishErr := st.FinishIdempotent(t.Context(), o, sampleAudit("t", 0), id)
 		if !errors.Is(err, sandbox.ErrLost) || !errors.Is(finishErr, sandbox.ErrLost) {
-			t.Errorf("the entry about %s = %v, with its answer %v", what, err, finishErr)
+			t.Errorf("the entry about %s = %v, with its answer %v", which, err, finishErr)
 		}
 	}
 	if _, all := chain(t, st); len(all) != 0 {

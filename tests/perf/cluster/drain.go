@@ -21,7 +21,14 @@ const (
 	stallGoal = "1500 (5000)"
 	// askEvery is the pause between two requests to each Sandbox while its Node drains.
 	askEvery = 500 * time.Millisecond
+	// untilKnown is the time in which all schedulers learn that a Node drains or does not.
+	untilKnown = 6 * time.Second
 )
+
+// setDraining starts or ends the drain of a Node.
+func setDraining(ops *rig.Client, node string, draining bool) error {
+	return ops.Try("PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
+}
 
 // drains measures how long n Sandboxes stand still that leave a Node which drains. Each of
 // them has a client that counts in a variable of it, and one runs a command whose output is
@@ -29,29 +36,26 @@ const (
 // an error.
 func drains(ctx context.Context, t testing.TB, report *bench.Report, s side, n int) error {
 	ops := s.gateway.Operator(t)
-	drain := func(node string, draining bool) error {
-		err := ops.Try("PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
-		time.Sleep(6 * time.Second) // until all schedulers know of it
+	if err := setDraining(ops, rig.FleetHome, true); err != nil { // so that all of them are on the other node
 		return err
 	}
-	if err := drain(rig.FleetHome, true); err != nil { // so that all of them are on the other node
-		return err
-	}
-	all := make([]counted, n)
+	time.Sleep(untilKnown)
+	all := make([]target, n)
 	for i := range all {
 		sb, err := s.client.Create(ctx, v1.CreateRequest{})
 		if err != nil {
 			return err
 		}
-		all[i] = counted{client: s.client, id: sb.ID}
+		all[i] = target{client: s.client, id: sb.ID}
 		defer func() { _, _ = s.client.End(ctx, sb.ID) }() // otherwise it ends with its node
 		if _, err := all[i].run(ctx, "python", "x = 0"); err != nil {
 			return err
 		}
 	}
-	if err := drain(rig.FleetHome, false); err != nil {
+	if err := setDraining(ops, rig.FleetHome, false); err != nil {
 		return err
 	}
+	time.Sleep(untilKnown)
 	lines := all[0].prints(ctx)
 	stop := make(chan struct{})
 	stalls, errs := make([]time.Duration, n), make([]error, n)
@@ -60,7 +64,7 @@ func drains(ctx context.Context, t testing.TB, report *bench.Report, s side, n i
 		asking.Go(func() { stalls[i], errs[i] = all[i].counts(ctx, stop) })
 	}
 	began := time.Now()
-	err := ops.Try("PATCH", "/api/v1/nodes/"+rig.FleetNode, rig.Body{"draining": true}, nil)
+	err := setDraining(ops, rig.FleetNode, true)
 	if err == nil {
 		rig.Within(t, 5*time.Minute, "the node is empty", func() bool {
 			var node struct{ Records struct{ Running int } }
@@ -71,7 +75,8 @@ func drains(ctx context.Context, t testing.TB, report *bench.Report, s side, n i
 	close(stop)
 	asking.Wait()
 	_, stopErr := all[0].run(ctx, "bash", "touch /tmp/stop")
-	err = errors.Join(err, errors.Join(errs...), stopErr, <-lines, drain(rig.FleetNode, false))
+	err = errors.Join(err, errors.Join(errs...), stopErr, <-lines, setDraining(ops, rig.FleetNode, false))
+	time.Sleep(untilKnown)
 	if err != nil {
 		return fmt.Errorf("a drain of %d sandboxes: %w", n, err)
 	}
@@ -83,13 +88,13 @@ func drains(ctx context.Context, t testing.TB, report *bench.Report, s side, n i
 	return nil
 }
 
-// A counted is a Sandbox with a counter in a Python variable.
-type counted struct {
+// A target is a Sandbox, and the client that uses it.
+type target struct {
 	client *client.Client
 	id     string
 }
 
-func (c counted) run(ctx context.Context, language, code string) (string, error) {
+func (c target) run(ctx context.Context, language, code string) (string, error) {
 	r := client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: language, Code: code}}
 	r.SandboxID = c.id
 	result, err := c.client.Execute(ctx, r)
@@ -98,7 +103,7 @@ func (c counted) run(ctx context.Context, language, code string) (string, error)
 
 // counts adds one to the counter again and again until stop is closed, and returns the
 // longest time that a request took.
-func (c counted) counts(ctx context.Context, stop <-chan struct{}) (longest time.Duration, _ error) {
+func (c target) counts(ctx context.Context, stop <-chan struct{}) (longest time.Duration, _ error) {
 	for x := 1; ; x++ {
 		began := time.Now()
 		out, err := c.run(ctx, "python", "x += 1; print(x)")
@@ -119,7 +124,7 @@ func (c counted) counts(ctx context.Context, stop <-chan struct{}) (longest time
 
 // prints follows a command that prints numbers until there is a file /tmp/stop. The result
 // gets nil if each of them arrived once.
-func (c counted) prints(ctx context.Context) <-chan error {
+func (c target) prints(ctx context.Context) <-chan error {
 	r := client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "bash", Code: "i=0; until [ -e /tmp/stop ]; do i=$((i+1)); echo $i; sleep 0.1; done; echo end"}}
 	r.SandboxID = c.id
 	done := make(chan error, 1)

@@ -34,13 +34,10 @@ func copies(t testing.TB, s3 *s3rig.Server) []string {
 func resumes(ctx context.Context, t testing.TB, report *bench.Report, sides []side, n int) error {
 	f := sides[1].fleet
 	ops := sides[1].gateway.Operator(t)
-	drainHome := func(draining bool) error {
-		return ops.Try("PATCH", "/api/v1/nodes/"+rig.FleetHome, rig.Body{"draining": draining}, nil)
-	}
-	if err := drainHome(true); err != nil { // so that all of them are on the other node
+	if err := setDraining(ops, rig.FleetHome, true); err != nil { // so that all of them are on the other node
 		return err
 	}
-	time.Sleep(6 * time.Second)
+	time.Sleep(untilKnown)
 	var ids [2][]string
 	for i, s := range sides {
 		for range n + 2 {
@@ -51,7 +48,7 @@ func resumes(ctx context.Context, t testing.TB, report *bench.Report, sides []si
 			ids[i] = append(ids[i], id)
 		}
 	}
-	if err := drainHome(false); err != nil {
+	if err := setDraining(ops, rig.FleetHome, false); err != nil {
 		return err
 	}
 	away := f.Machine(rig.FleetNode)
@@ -89,9 +86,7 @@ func paused(ctx context.Context, c *client.Client) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r := client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: "import os\nx = os.urandom(100 << 20)"}}
-	r.SandboxID = sb.ID
-	if _, err := c.Execute(ctx, r); err != nil {
+	if _, err := (target{c, sb.ID}).run(ctx, "python", "import os\nx = os.urandom(100 << 20)"); err != nil {
 		return "", err
 	}
 	_, err = c.Pause(ctx, sb.ID, false)
