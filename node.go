@@ -206,13 +206,19 @@ type BootEnds interface {
 
 // NodeStats is the state of one Node.
 type NodeStats struct {
-	Node     string
-	Engine   Features
-	Bound    int           // Boots that belong to Sandboxes
-	Host     HostState     // zero: not known
-	Full     bool          // a new Boot would be refused, because the host's memory or disk is nearly full
-	Wait     time.Duration // expected wait of one more start
-	Images   []string      // digests of images on the host, at most MaxNodeImages
+	Node   string
+	Engine Features
+	Bound  int       // Boots that belong to Sandboxes
+	Host   HostState // zero: not known
+	Full   bool      // a new Boot would be refused, because the host's memory or disk is nearly full
+	// Wait is the expected wait of one more start of a Tenant without waiting starts.
+	Wait time.Duration
+	// Turn is the expected time between two turns of waiting starts; zero: not known.
+	Turn time.Duration
+	// Waiting are the starts that wait, of the Tenants with the most, at most
+	// MaxWaitingTenants.
+	Waiting  []WaitingStarts
+	Images   []string // digests of images on the host, at most MaxNodeImages
 	Pools    []PoolStats
 	Ready    bool     // images are present and Pools at their minimum
 	NotReady []string // why not, a sentence each
@@ -220,6 +226,15 @@ type NodeStats struct {
 
 // MaxNodeImages is the largest number of images that a Node reports.
 const MaxNodeImages = 1000
+
+// WaitingStarts are the starts and restores of a Tenant that wait on a Node.
+type WaitingStarts struct {
+	Tenant TenantID
+	Starts int
+}
+
+// MaxWaitingTenants is the largest number of Tenants whose waiting starts a Node reports.
+const MaxWaitingTenants = 100
 
 // HostState is a host's free and total disk and memory, in bytes.
 type HostState struct {
@@ -242,8 +257,9 @@ type PoolStats struct {
 
 // BootNeeds are the requirements of a Boot on its Node.
 type BootNeeds struct {
-	Image string // digest; empty: any
-	Shape Shape
+	Tenant TenantID // the owner, whose own waiting starts count
+	Image  string   // digest; empty: any
+	Shape  Shape
 	// CPU are the features that the saved state needs from which the Boot starts; empty:
 	// not known, or none. A Node that does not report its features counts as one with all.
 	CPU CPUFeatures

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -170,14 +171,24 @@ func (q *queue) turn() time.Duration {
 	return max(q.duration/time.Duration(q.slots-q.reserved), time.Millisecond)
 }
 
-// expected is how long a request of a Tenant without others would wait.
-func (q *queue) expected() time.Duration {
+// forecast returns how long a request of a Tenant without others would wait, zero while a
+// slot is free; how long a turn takes; and the waiting requests of the Tenants with the
+// most.
+func (q *queue) forecast() (wait, turn time.Duration, waiting []sandbox.WaitingStarts) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	turn = q.turn()
 	if q.free > 0 {
-		return 0
+		return 0, turn, nil
 	}
-	return time.Duration(len(q.tenants)+1) * q.turn()
+	for tenant, line := range q.waiting {
+		waiting = append(waiting, sandbox.WaitingStarts{Tenant: tenant, Starts: len(line)})
+	}
+	slices.SortFunc(waiting, func(a, b sandbox.WaitingStarts) int {
+		return cmp.Or(cmp.Compare(b.Starts, a.Starts), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	waiting = waiting[:min(len(waiting), sandbox.MaxWaitingTenants)]
+	return time.Duration(len(q.tenants)+1) * turn, turn, waiting
 }
 
 // within is how many turns take no longer than d, one at least. q.mu is held.

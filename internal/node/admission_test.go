@@ -421,6 +421,49 @@ func (c *customers) visit(tenant sandbox.TenantID, n int, patience, hold time.Du
 // Whatever comes and goes: no more than the slots are taken, a Tenant's requests
 // are served in their order, no Tenant has two turns while another waits for
 // one, and no request is forgotten.
+func TestQueueForecast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 2, maxAhead: 1000, maxWait: time.Hour})
+		check := func(what string, wait time.Duration, want ...sandbox.WaitingStarts) {
+			t.Helper()
+			synctest.Wait()
+			gotWait, turn, waiting := q.forecast()
+			if gotWait != wait || turn != 50*time.Millisecond || !slices.Equal(waiting, want) {
+				t.Errorf("%s: %s, %s, %v, want %s, 50ms, %v", what, gotWait, turn, waiting, wait, want)
+			}
+		}
+		var wg sync.WaitGroup
+		done := make(chan struct{})
+		enter := func(tenant sandbox.TenantID, n int) {
+			for range n {
+				wg.Go(func() {
+					if err := q.enter(t.Context(), tenant); err != nil {
+						t.Error(err)
+					}
+					<-done
+					q.leave(tenant, 100*time.Millisecond)
+				})
+			}
+		}
+		enter("a", 1)
+		check("a slot is free", 0)
+		enter("a", 1)
+		check("none waits", 50*time.Millisecond)
+		enter("b", 3)
+		enter("c", 5)
+		check("some wait", 150*time.Millisecond, sandbox.WaitingStarts{Tenant: "c", Starts: 5}, sandbox.WaitingStarts{Tenant: "b", Starts: 3})
+		for i := range sandbox.MaxWaitingTenants {
+			enter(sandbox.TenantID(fmt.Sprint("t", i)), 2)
+		}
+		synctest.Wait()
+		if _, _, waiting := q.forecast(); len(waiting) != sandbox.MaxWaitingTenants || waiting[0].Tenant != "c" {
+			t.Errorf("%d tenants are reported, %v first", len(waiting), waiting[0])
+		}
+		close(done)
+		wg.Wait()
+	})
+}
+
 func TestQueueIsFair(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {

@@ -409,7 +409,8 @@ func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) 
 	if err := n.check(node); err != nil {
 		return sandbox.NodeStats{}, err
 	}
-	stats := sandbox.NodeStats{Node: n.cfg.Name, Engine: n.features, Full: n.host.admit(false) != nil, Wait: n.queue.expected(), Images: n.images()}
+	stats := sandbox.NodeStats{Node: n.cfg.Name, Engine: n.features, Full: n.host.admit(false) != nil, Images: n.images()}
+	stats.Wait, stats.Turn, stats.Waiting = n.queue.forecast()
 	stats.Host, _ = n.host.now() // zero: not known
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -30,6 +30,32 @@ func (p placement) Place(ctx context.Context, _ sandbox.BootNeeds) ([]string, er
 	return p(ctx)
 }
 
+// needed records the needs that arrive.
+type needed struct{ got []sandbox.BootNeeds }
+
+func (n *needed) Place(_ context.Context, needs sandbox.BootNeeds) ([]string, error) {
+	n.got = append(n.got, needs)
+	return nil, nil
+}
+
+func (n *needed) PlaceElsewhere(ctx context.Context, needs sandbox.BootNeeds, _ string) (string, error) {
+	_, err := n.Place(ctx, needs)
+	return "", err
+}
+
+func TestNeedsArriveWhole(t *testing.T) {
+	var n needed
+	s := serve(t, Scheduler, SchedulerService(&n))
+	p := NewPlacement(s.unix, s.self(SessionManager, ""))
+	defer p.Close()
+	want := sandbox.BootNeeds{Tenant: "t", Image: "i", Shape: sandbox.DefaultShape(), CPU: "avx"}
+	_, err := p.Place(t.Context(), want)
+	_, elsewhereErr := p.PlaceElsewhere(t.Context(), want, "n")
+	if err != nil || elsewhereErr != nil || len(n.got) != 2 || n.got[0] != want || n.got[1] != want {
+		t.Errorf("%+v, %v, %v, want %+v twice", n.got, err, elsewhereErr, want)
+	}
+}
+
 func TestErrorsArriveWhole(t *testing.T) {
 	var answer error
 	s := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return nil, answer })))

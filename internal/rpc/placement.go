@@ -30,13 +30,17 @@ func (p *Placement) Close() { p.peer.close() }
 
 // Place implements sandbox.Placement.
 func (p *Placement) Place(ctx context.Context, needs sandbox.BootNeeds) ([]string, error) {
-	r, err := call(ctx, p.peer, "", p.client.Place, &schedulerv1.PlaceRequest{Image: needs.Image, Shape: fromShape(needs.Shape), Cpu: string(needs.CPU)})
+	r, err := call(ctx, p.peer, "", p.client.Place, &schedulerv1.PlaceRequest{
+		Tenant: string(needs.Tenant), Image: needs.Image, Shape: fromShape(needs.Shape), Cpu: string(needs.CPU),
+	})
 	return r.GetNodes(), err
 }
 
 // PlaceElsewhere implements sandbox.Placement.
 func (p *Placement) PlaceElsewhere(ctx context.Context, needs sandbox.BootNeeds, node string) (string, error) {
-	r, err := call(ctx, p.peer, "", p.client.PlaceElsewhere, &schedulerv1.PlaceElsewhereRequest{Image: needs.Image, Shape: fromShape(needs.Shape), Cpu: string(needs.CPU), Node: node})
+	r, err := call(ctx, p.peer, "", p.client.PlaceElsewhere, &schedulerv1.PlaceElsewhereRequest{
+		Tenant: string(needs.Tenant), Image: needs.Image, Shape: fromShape(needs.Shape), Cpu: string(needs.CPU), Node: node,
+	})
 	return r.GetNode(), err
 }
 
@@ -53,11 +57,15 @@ func SchedulerService(p sandbox.Placement) Service {
 type schedulerServer struct{ p sandbox.Placement }
 
 func (s schedulerServer) Place(ctx context.Context, r *connect.Request[schedulerv1.PlaceRequest]) (*connect.Response[schedulerv1.PlaceResponse], error) {
-	nodes, err := s.p.Place(ctx, sandbox.BootNeeds{Image: r.Msg.Image, Shape: toShape(r.Msg.Shape), CPU: sandbox.CPUFeatures(r.Msg.Cpu)})
+	nodes, err := s.p.Place(ctx, sandbox.BootNeeds{
+		Tenant: sandbox.TenantID(r.Msg.Tenant), Image: r.Msg.Image, Shape: toShape(r.Msg.Shape), CPU: sandbox.CPUFeatures(r.Msg.Cpu),
+	})
 	return answer(&schedulerv1.PlaceResponse{Nodes: nodes}, err)
 }
 
 func (s schedulerServer) PlaceElsewhere(ctx context.Context, r *connect.Request[schedulerv1.PlaceElsewhereRequest]) (*connect.Response[schedulerv1.PlaceElsewhereResponse], error) {
-	node, err := s.p.PlaceElsewhere(ctx, sandbox.BootNeeds{Image: r.Msg.Image, Shape: toShape(r.Msg.Shape), CPU: sandbox.CPUFeatures(r.Msg.Cpu)}, r.Msg.Node)
+	node, err := s.p.PlaceElsewhere(ctx, sandbox.BootNeeds{
+		Tenant: sandbox.TenantID(r.Msg.Tenant), Image: r.Msg.Image, Shape: toShape(r.Msg.Shape), CPU: sandbox.CPUFeatures(r.Msg.Cpu),
+	}, r.Msg.Node)
 	return answer(&schedulerv1.PlaceElsewhereResponse{Node: node}, err)
 }

@@ -371,7 +371,10 @@ func fromStats(s sandbox.NodeStats) *nodev1.StatsResponse {
 		},
 		Bound: int64(s.Bound), Ready: s.Ready, NotReady: s.NotReady,
 		Host: &nodev1.HostState{DiskFree: s.Host.DiskFree, DiskTotal: s.Host.DiskTotal, MemoryFree: s.Host.MemoryFree, MemoryTotal: s.Host.MemoryTotal},
-		Full: s.Full, Wait: fromDuration(s.Wait), Images: s.Images,
+		Full: s.Full, Wait: fromDuration(s.Wait), Turn: fromDuration(s.Turn), Images: s.Images,
+	}
+	for _, w := range s.Waiting {
+		r.Waiting = append(r.Waiting, &nodev1.WaitingStarts{Tenant: string(w.Tenant), Starts: int64(w.Starts)})
 	}
 	for _, p := range s.Pools {
 		r.Pools = append(r.Pools, &nodev1.Pool{
@@ -395,7 +398,10 @@ func toStats(r *nodev1.StatsResponse) sandbox.NodeStats {
 			DiskFree: r.GetHost().GetDiskFree(), DiskTotal: r.GetHost().GetDiskTotal(),
 			MemoryFree: r.GetHost().GetMemoryFree(), MemoryTotal: r.GetHost().GetMemoryTotal(),
 		},
-		Full: r.Full, Wait: r.Wait.AsDuration(), Images: r.Images,
+		Full: r.Full, Wait: r.Wait.AsDuration(), Turn: r.Turn.AsDuration(), Images: r.Images,
+	}
+	for _, w := range r.Waiting {
+		s.Waiting = append(s.Waiting, sandbox.WaitingStarts{Tenant: sandbox.TenantID(w.Tenant), Starts: int(w.Starts)})
 	}
 	for _, p := range r.Pools {
 		s.Pools = append(s.Pools, sandbox.PoolStats{

@@ -30,7 +30,7 @@ const (
 	reportLife  = 3 * refreshEvery
 	// sampled is how many Nodes Place compares, and tried how many it returns.
 	sampled, tried = 8, 3
-	// startTook is the expected duration of a start that a report does not know of yet.
+	// startTook is the expected turn of a start on a Node that reports none.
 	startTook = 100 * time.Millisecond
 	// fetchTook is the expected time to fetch an image, by which a Node that has it is
 	// preferred: not for ever, or all Sandboxes of a Template would be on one Node.
@@ -64,9 +64,15 @@ type Scheduler struct {
 type candidate struct {
 	record   sandbox.NodeRecord
 	report   sandbox.NodeStats
-	reported time.Time // when report was requested; zero: never
-	placed   int       // Boots that were placed here first since then
-	asking   bool      // a request for a report is in progress
+	reported time.Time   // when report was requested; zero: never
+	placed   []placement // Boots that were placed here first since then
+	asking   bool        // a request for a report is in progress
+}
+
+// A placement is a Boot that was placed on a Node.
+type placement struct {
+	tenant sandbox.TenantID
+	image  string
 }
 
 var _ sandbox.Placement = (*Scheduler)(nil)
@@ -99,11 +105,12 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 }
 
-// Place implements sandbox.Placement. It compares up to sampled Nodes by these
-// properties, in this order: the Node reports; it has room; a Pool has an idle Boot of
-// the image and Shape; it can start the Boot sooner, by its queue and the fetch of the
-// image; it has more free memory. Nodes that are alike take turns. Nodes that lack needed
-// CPU features are left out.
+// Place implements sandbox.Placement. It compares up to sampled Nodes, and Nodes without
+// room only if too few have some. It compares by these properties, in this order: the Node
+// reports; it has room; a Pool has an idle Boot of the image and Shape; it can start the
+// Boot sooner, by the turn of the Tenant in its queue and the fetch of the image; it has
+// more free memory. Nodes that are alike take turns. Nodes that lack needed CPU features
+// are left out.
 func (s *Scheduler) Place(ctx context.Context, needs sandbox.BootNeeds) ([]string, error) {
 	names, lacking := s.best(needs)
 	if len(names) == 0 {
@@ -131,8 +138,7 @@ func (s *Scheduler) PlaceElsewhere(ctx context.Context, needs sandbox.BootNeeds,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sample, lacking := s.sample(needs, func(c *candidate) bool {
-		r := c.rank(needs)
-		return c.record.Name != node && !r.silent && !r.full
+		return c.record.Name != node && c.hasRoom()
 	})
 	switch {
 	case len(sample) > 0:
@@ -141,7 +147,7 @@ func (s *Scheduler) PlaceElsewhere(ctx context.Context, needs sandbox.BootNeeds,
 	default:
 		return "", &sandbox.Error{Code: sandbox.Exhausted, Detail: "no other node has room for the sandbox", RetryAfter: retryAfter}
 	}
-	sample[0].placed++
+	sample[0].place(needs)
 	return sample[0].record.Name, nil
 }
 
@@ -211,7 +217,7 @@ func (s *Scheduler) best(needs sandbox.BootNeeds) (names []string, lacking []*ca
 		names = append(names, c.record.Name)
 	}
 	if len(sample) > 0 {
-		sample[0].placed++
+		sample[0].place(needs)
 	}
 	return names, lacking
 }
@@ -220,23 +226,29 @@ func (s *Scheduler) best(needs sandbox.BootNeeds) (names []string, lacking []*ca
 // needed CPU features, best first. lacking are the Nodes that only lack features. s.mu is
 // held.
 func (s *Scheduler) sample(needs sandbox.BootNeeds, fits func(*candidate) bool) (sample, lacking []*candidate) {
-	var takes []*candidate
+	var roomy, rest []*candidate
 	for _, c := range s.live() {
 		switch {
 		case c.record.Draining || !fits(c):
 		case len(c.report.Engine.CPU.Lacks(needs.CPU)) > 0:
 			lacking = append(lacking, c)
+		case c.hasRoom():
+			roomy = append(roomy, c)
 		default:
-			takes = append(takes, c)
+			rest = append(rest, c)
 		}
 	}
-	for i := range min(sampled, len(takes)) {
-		sample = append(sample, takes[(s.turn+i)%len(takes)])
+	for _, some := range [][]*candidate{roomy, rest} {
+		for i := range min(sampled-len(sample), len(some)) {
+			sample = append(sample, some[(s.turn+i)%len(some)])
+		}
 	}
 	s.turn++
-	slices.SortStableFunc(sample, func(a, b *candidate) int {
-		return a.rank(needs).compare(b.rank(needs))
-	})
+	ranks := make(map[*candidate]rank, len(sample))
+	for _, c := range sample {
+		ranks[c] = c.rank(needs)
+	}
+	slices.SortStableFunc(sample, func(a, b *candidate) int { return ranks[a].compare(ranks[b]) })
 	return sample, lacking
 }
 
@@ -268,14 +280,11 @@ func compareFlaws(a, b bool) int {
 
 // rank rates a Node for a Boot. Scheduler.mu is held.
 func (c *candidate) rank(needs sandbox.BootNeeds) rank {
-	if c.reported.IsZero() || time.Since(c.reported) > reportLife {
+	if c.isSilent() {
 		return rank{silent: true}
 	}
 	r := rank{full: c.report.Full, cold: !c.hasIdle(needs.Image, needs.Shape)}
-	wait := c.report.Wait
-	if r.cold {
-		wait += time.Duration(c.placed) * startTook
-	}
+	wait := c.wait(needs.Tenant, r.cold)
 	if needs.Image != "" && !c.hasImage(needs.Image) {
 		wait += fetchTook
 	}
@@ -286,12 +295,62 @@ func (c *candidate) rank(needs sandbox.BootNeeds) rank {
 	return r
 }
 
+// isSilent reports whether the last report is too old, or missing. Scheduler.mu is held.
+func (c *candidate) isSilent() bool {
+	return c.reported.IsZero() || time.Since(c.reported) > reportLife
+}
+
+// hasRoom reports whether the Node has reported room. Scheduler.mu is held.
+func (c *candidate) hasRoom() bool { return !c.isSilent() && !c.report.Full }
+
+// place notes that a Boot was placed here. Without reports nothing is noted: only a report
+// ends a note. Scheduler.mu is held.
+func (c *candidate) place(needs sandbox.BootNeeds) {
+	if !c.isSilent() {
+		c.placed = append(c.placed, placement{needs.Tenant, needs.Image})
+	}
+}
+
+// wait is how long one more start of a Tenant would wait here. Tenants take turns, so a
+// Tenant waits for all of its own starts, and for no more of each other one. cold: starts
+// that were placed since the report count. Scheduler.mu is held.
+func (c *candidate) wait(tenant sandbox.TenantID, cold bool) time.Duration {
+	starts := map[sandbox.TenantID]int{}
+	for _, w := range c.report.Waiting {
+		starts[w.Tenant] += w.Starts
+	}
+	if cold {
+		for _, p := range c.placed {
+			starts[p.tenant]++
+		}
+	}
+	mine := starts[tenant]
+	ahead := mine
+	for other, n := range starts {
+		if other != tenant {
+			ahead += min(n, mine+1)
+		}
+	}
+	switch {
+	case c.report.Turn == 0: // of an earlier version
+		return c.report.Wait + time.Duration(ahead)*startTook
+	case c.report.Wait > 0: // for the turn in progress too
+		ahead++
+	}
+	return time.Duration(ahead) * c.report.Turn
+}
+
 // hasIdle reports whether a Pool has a Boot for the request left, by the last report.
 func (c *candidate) hasIdle(image string, shape sandbox.Shape) bool {
-	left := -c.placed
+	left := 0
 	for _, p := range c.report.Pools {
 		if (image == "" || p.Image == image) && p.Shape.Covers(shape) {
 			left += p.Idle
+		}
+	}
+	for _, p := range c.placed {
+		if left > 0 && (image == "" || p.image == image) {
+			left--
 		}
 	}
 	return left > 0
@@ -353,7 +412,7 @@ func (s *Scheduler) hear(ctx context.Context, c *candidate, name string) {
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
 	s.mu.Lock()
-	began, before := time.Now(), c.placed
+	began, before := time.Now(), len(c.placed)
 	s.mu.Unlock()
 	report, err := s.reports.Stats(ctx, name)
 	s.mu.Lock()
@@ -364,5 +423,5 @@ func (s *Scheduler) hear(ctx context.Context, c *candidate, name string) {
 		return
 	}
 	c.report, c.reported = report, began
-	c.placed -= before
+	c.placed = slices.Clone(c.placed[before:])
 }

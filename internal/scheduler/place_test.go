@@ -213,6 +213,110 @@ func TestPlaceByReports(t *testing.T) {
 	}
 }
 
+// Tenants take turns in a Node's queue. So a Tenant waits for its own starts, and for as
+// many of each other Tenant at most.
+func TestPlaceByTheTurnOfTheTenant(t *testing.T) {
+	waits := func(turn time.Duration, of ...sandbox.WaitingStarts) sandbox.NodeStats {
+		return sandbox.NodeStats{Images: []string{image}, Turn: turn, Wait: time.Duration(len(of)+1) * turn, Waiting: of}
+	}
+	for _, tt := range []struct {
+		name     string
+		a, b     sandbox.NodeStats
+		one, two string // the first choice for each of two Tenants
+	}{
+		{
+			"the other's many starts", waits(time.Second, sandbox.WaitingStarts{Tenant: "two", Starts: 100}),
+			waits(time.Second, sandbox.WaitingStarts{Tenant: "two", Starts: 9}, sandbox.WaitingStarts{Tenant: "three", Starts: 1}), "a", "b",
+		},
+		{
+			"the own starts", waits(time.Second, sandbox.WaitingStarts{Tenant: "one", Starts: 5}, sandbox.WaitingStarts{Tenant: "two", Starts: 2}),
+			waits(time.Second, sandbox.WaitingStarts{Tenant: "one", Starts: 2}, sandbox.WaitingStarts{Tenant: "two", Starts: 9}), "b", "a",
+		},
+		{
+			"slow turns", waits(3*time.Second, sandbox.WaitingStarts{Tenant: "two", Starts: 1}),
+			waits(time.Second, sandbox.WaitingStarts{Tenant: "two", Starts: 9}), "b", "a",
+		},
+		{
+			"the other's starts, and a fetch of the image", waits(200*time.Millisecond, sandbox.WaitingStarts{Tenant: "two", Starts: 50}),
+			sandbox.NodeStats{Turn: 200 * time.Millisecond},
+			"a", "b",
+		},
+		{
+			"an idle node", waits(time.Second, sandbox.WaitingStarts{Tenant: "two", Starts: 1}),
+			sandbox.NodeStats{Images: []string{image}, Turn: time.Second},
+			"b", "b",
+		},
+		{
+			"a node of an earlier version", waits(time.Second, sandbox.WaitingStarts{Tenant: "two", Starts: 9}),
+			sandbox.NodeStats{Images: []string{image}, Wait: 4 * time.Second},
+			"a", "b",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := running(t, &reports{of: map[string]sandbox.NodeStats{"a": tt.a, "b": tt.b}}, "a", "b")
+				for tenant, want := range map[sandbox.TenantID]string{"one": tt.one, "two": tt.two} {
+					needs := wanted
+					needs.Tenant = tenant
+					if got, err := s.Place(t.Context(), needs); err != nil || got[0] != want {
+						t.Errorf("%s: %v, %v, want %s first", tenant, got, err, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What a Tenant has had placed since the last report delays it, and another Tenant by one
+// turn at most. It takes no idle Boots of other images.
+func TestPlacedBootsOfAnotherTenant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here := sandbox.NodeStats{Images: []string{image}, Pools: []sandbox.PoolStats{{Image: "bb", Shape: sandbox.DefaultShape(), Idle: 1}}, Turn: 200 * time.Millisecond}
+		s := running(t, &reports{of: map[string]sandbox.NodeStats{"a": here, "b": {Turn: 200 * time.Millisecond}}}, "a", "b")
+		first := func(tenant sandbox.TenantID, image string) string {
+			needs := wanted
+			needs.Tenant, needs.Image = tenant, image
+			names, err := s.Place(t.Context(), needs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return names[0]
+		}
+		got := map[string]int{}
+		for range 40 {
+			got[first("many", image)]++
+		}
+		if got["b"] < 10 {
+			t.Errorf("a tenant with many was placed on %v, want the node without the image too", got)
+		}
+		if node := first("one", image); node != "a" {
+			t.Errorf("another tenant was placed on %s, want the node with its image", node)
+		}
+		if node := first("one", "bb"); node != "a" {
+			t.Errorf("another tenant was placed on %s, want the node with an idle boot", node)
+		}
+	})
+}
+
+// In a large cluster the only Node with room is found.
+func TestPlaceFindsTheLastRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reports{of: map[string]sandbox.NodeStats{}}
+		var names []string
+		for i := range 100 {
+			name := fmt.Sprintf("n%02d", i)
+			names = append(names, name)
+			r.set(name, sandbox.NodeStats{Full: i != 70})
+		}
+		s := running(t, r, names...)
+		for range 20 { // whoever's turn it is
+			if got, err := s.Place(t.Context(), wanted); err != nil || len(got) != tried || got[0] != "n70" {
+				t.Fatalf("%v, %v, want n70 first", got, err)
+			}
+		}
+	})
+}
+
 func TestPlaceElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -77,7 +77,7 @@ func (m *Manager) destination(ctx context.Context, t namedTemplate, shape sandbo
 	var guessed destination
 	var placing sync.WaitGroup
 	if guess != "" {
-		placing.Go(func() { guessed = m.place(asking, guess, shape) })
+		placing.Go(func() { guessed = m.place(asking, t.tenant, guess, shape) })
 	}
 	to.image, to.err = m.images.Resolve(ctx, t.tenant, t.name)
 	if to.err != nil || to.image != guess {
@@ -94,12 +94,12 @@ func (m *Manager) destination(ctx context.Context, t namedTemplate, shape sandbo
 	if nodesKnown {
 		return to
 	}
-	return m.place(ctx, to.image, shape)
+	return m.place(ctx, t.tenant, to.image, shape)
 }
 
-// place asks for the Nodes on which a Boot of an image may start.
-func (m *Manager) place(ctx context.Context, image string, shape sandbox.Shape) destination {
-	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Image: image, Shape: shape})
+// place asks for the Nodes on which a Tenant's Boot of an image may start.
+func (m *Manager) place(ctx context.Context, tenant sandbox.TenantID, image string, shape sandbox.Shape) destination {
+	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Tenant: tenant, Image: image, Shape: shape})
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}

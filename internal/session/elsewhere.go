@@ -211,7 +211,7 @@ func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox, cpu sa
 	if len(sb.Volumes) > 0 {
 		return "", errNowhere
 	}
-	node, err := m.placement.PlaceElsewhere(ctx, sandbox.BootNeeds{Image: sb.Image, Shape: sb.Shape, CPU: cpu}, sb.Boot.Node)
+	node, err := m.placement.PlaceElsewhere(ctx, sandbox.BootNeeds{Tenant: sb.Tenant, Image: sb.Image, Shape: sb.Shape, CPU: cpu}, sb.Boot.Node)
 	if errors.Is(err, sandbox.Exhausted) || errors.Is(err, sandbox.ErrCPU) {
 		err = errors.Join(errNowhere, err)
 	}

@@ -57,7 +57,7 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 			return sandbox.Snapshot{}, err
 		}
 	}
-	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Image: snap.Image, Shape: snap.Shape, CPU: snap.CPU})
+	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Tenant: tenant, Image: snap.Image, Shape: snap.Shape, CPU: snap.CPU})
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}

@@ -47,7 +47,7 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 	if made, err := m.madeVolume(ctx, tenant, req.ID); err != nil || made.ID != "" {
 		return made, err
 	}
-	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Shape: sandbox.DefaultShape()})
+	nodes, err := m.placement.Place(ctx, sandbox.BootNeeds{Tenant: tenant, Shape: sandbox.DefaultShape()})
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}

@@ -2140,6 +2140,8 @@ type StatsResponse struct {
 	Full          bool                   `protobuf:"varint,8,opt,name=full,proto3" json:"full,omitempty"`
 	Wait          *durationpb.Duration   `protobuf:"bytes,9,opt,name=wait,proto3" json:"wait,omitempty"`
 	Images        []string               `protobuf:"bytes,10,rep,name=images,proto3" json:"images,omitempty"`
+	Turn          *durationpb.Duration   `protobuf:"bytes,11,opt,name=turn,proto3" json:"turn,omitempty"`
+	Waiting       []*WaitingStarts       `protobuf:"bytes,12,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2244,6 +2246,72 @@ func (x *StatsResponse) GetImages() []string {
 	return nil
 }
 
+func (x *StatsResponse) GetTurn() *durationpb.Duration {
+	if x != nil {
+		return x.Turn
+	}
+	return nil
+}
+
+func (x *StatsResponse) GetWaiting() []*WaitingStarts {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+type WaitingStarts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Starts        int64                  `protobuf:"varint,2,opt,name=starts,proto3" json:"starts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitingStarts) Reset() {
+	*x = WaitingStarts{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitingStarts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitingStarts) ProtoMessage() {}
+
+func (x *WaitingStarts) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitingStarts.ProtoReflect.Descriptor instead.
+func (*WaitingStarts) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *WaitingStarts) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *WaitingStarts) GetStarts() int64 {
+	if x != nil {
+		return x.Starts
+	}
+	return 0
+}
+
 type NetworkLogRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -2256,7 +2324,7 @@ type NetworkLogRequest struct {
 
 func (x *NetworkLogRequest) Reset() {
 	*x = NetworkLogRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2336,7 @@ func (x *NetworkLogRequest) String() string {
 func (*NetworkLogRequest) ProtoMessage() {}
 
 func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2349,7 @@ func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogRequest.ProtoReflect.Descriptor instead.
 func (*NetworkLogRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NetworkLogRequest) GetNode() string {
@@ -2330,7 +2398,7 @@ type NetworkDecision struct {
 
 func (x *NetworkDecision) Reset() {
 	*x = NetworkDecision{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2410,7 @@ func (x *NetworkDecision) String() string {
 func (*NetworkDecision) ProtoMessage() {}
 
 func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2423,7 @@ func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkDecision.ProtoReflect.Descriptor instead.
 func (*NetworkDecision) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NetworkDecision) GetSeq() int64 {
@@ -2439,7 +2507,7 @@ type NetworkLogResponse struct {
 
 func (x *NetworkLogResponse) Reset() {
 	*x = NetworkLogResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2519,7 @@ func (x *NetworkLogResponse) String() string {
 func (*NetworkLogResponse) ProtoMessage() {}
 
 func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2532,7 @@ func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogResponse.ProtoReflect.Descriptor instead.
 func (*NetworkLogResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *NetworkLogResponse) GetDecisions() []*NetworkDecision {
@@ -2498,7 +2566,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2578,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2591,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CreateVolumeRequest) GetNode() string {
@@ -2548,7 +2616,7 @@ type CreateVolumeResponse struct {
 
 func (x *CreateVolumeResponse) Reset() {
 	*x = CreateVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2628,7 @@ func (x *CreateVolumeResponse) String() string {
 func (*CreateVolumeResponse) ProtoMessage() {}
 
 func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2641,7 @@ func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 type DeleteVolumeRequest struct {
@@ -2586,7 +2654,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +2666,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2679,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DeleteVolumeRequest) GetNode() string {
@@ -2636,7 +2704,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2716,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2729,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 type ListVolumesRequest struct {
@@ -2673,7 +2741,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2685,7 +2753,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2698,7 +2766,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListVolumesRequest) GetNode() string {
@@ -2719,7 +2787,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2799,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2812,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *VolumeUse) GetId() string {
@@ -2777,7 +2845,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2857,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2870,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*VolumeUse {
@@ -2824,7 +2892,7 @@ type VolumePath struct {
 
 func (x *VolumePath) Reset() {
 	*x = VolumePath{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2904,7 @@ func (x *VolumePath) String() string {
 func (*VolumePath) ProtoMessage() {}
 
 func (x *VolumePath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2917,7 @@ func (x *VolumePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumePath.ProtoReflect.Descriptor instead.
 func (*VolumePath) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *VolumePath) GetNode() string {
@@ -2891,7 +2959,7 @@ type VolumeFile struct {
 
 func (x *VolumeFile) Reset() {
 	*x = VolumeFile{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +2971,7 @@ func (x *VolumeFile) String() string {
 func (*VolumeFile) ProtoMessage() {}
 
 func (x *VolumeFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +2984,7 @@ func (x *VolumeFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFile.ProtoReflect.Descriptor instead.
 func (*VolumeFile) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VolumeFile) GetPath() string {
@@ -3000,7 +3068,7 @@ type VolumeFileChange struct {
 
 func (x *VolumeFileChange) Reset() {
 	*x = VolumeFileChange{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3080,7 @@ func (x *VolumeFileChange) String() string {
 func (*VolumeFileChange) ProtoMessage() {}
 
 func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3093,7 @@ func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFileChange.ProtoReflect.Descriptor instead.
 func (*VolumeFileChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *VolumeFileChange) GetUid() uint32 {
@@ -3058,7 +3126,7 @@ type StatVolumeFileRequest struct {
 
 func (x *StatVolumeFileRequest) Reset() {
 	*x = StatVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3138,7 @@ func (x *StatVolumeFileRequest) String() string {
 func (*StatVolumeFileRequest) ProtoMessage() {}
 
 func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3151,7 @@ func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StatVolumeFileRequest) GetOf() *VolumePath {
@@ -3102,7 +3170,7 @@ type StatVolumeFileResponse struct {
 
 func (x *StatVolumeFileResponse) Reset() {
 	*x = StatVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3182,7 @@ func (x *StatVolumeFileResponse) String() string {
 func (*StatVolumeFileResponse) ProtoMessage() {}
 
 func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3195,7 @@ func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatVolumeFileResponse) GetFile() *VolumeFile {
@@ -3147,7 +3215,7 @@ type ListVolumeFolderRequest struct {
 
 func (x *ListVolumeFolderRequest) Reset() {
 	*x = ListVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +3227,7 @@ func (x *ListVolumeFolderRequest) String() string {
 func (*ListVolumeFolderRequest) ProtoMessage() {}
 
 func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +3240,7 @@ func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListVolumeFolderRequest) GetOf() *VolumePath {
@@ -3198,7 +3266,7 @@ type ListVolumeFolderResponse struct {
 
 func (x *ListVolumeFolderResponse) Reset() {
 	*x = ListVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3278,7 @@ func (x *ListVolumeFolderResponse) String() string {
 func (*ListVolumeFolderResponse) ProtoMessage() {}
 
 func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3291,7 @@ func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListVolumeFolderResponse) GetFiles() []*VolumeFile {
@@ -3244,7 +3312,7 @@ type MakeVolumeFolderRequest struct {
 
 func (x *MakeVolumeFolderRequest) Reset() {
 	*x = MakeVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +3324,7 @@ func (x *MakeVolumeFolderRequest) String() string {
 func (*MakeVolumeFolderRequest) ProtoMessage() {}
 
 func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +3337,7 @@ func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MakeVolumeFolderRequest) GetOf() *VolumePath {
@@ -3302,7 +3370,7 @@ type MakeVolumeFolderResponse struct {
 
 func (x *MakeVolumeFolderResponse) Reset() {
 	*x = MakeVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3382,7 @@ func (x *MakeVolumeFolderResponse) String() string {
 func (*MakeVolumeFolderResponse) ProtoMessage() {}
 
 func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3395,7 @@ func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *MakeVolumeFolderResponse) GetFile() *VolumeFile {
@@ -3347,7 +3415,7 @@ type ChangeVolumeFileRequest struct {
 
 func (x *ChangeVolumeFileRequest) Reset() {
 	*x = ChangeVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3359,7 +3427,7 @@ func (x *ChangeVolumeFileRequest) String() string {
 func (*ChangeVolumeFileRequest) ProtoMessage() {}
 
 func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3372,7 +3440,7 @@ func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ChangeVolumeFileRequest) GetOf() *VolumePath {
@@ -3398,7 +3466,7 @@ type ChangeVolumeFileResponse struct {
 
 func (x *ChangeVolumeFileResponse) Reset() {
 	*x = ChangeVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3410,7 +3478,7 @@ func (x *ChangeVolumeFileResponse) String() string {
 func (*ChangeVolumeFileResponse) ProtoMessage() {}
 
 func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3423,7 +3491,7 @@ func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ChangeVolumeFileResponse) GetFile() *VolumeFile {
@@ -3442,7 +3510,7 @@ type RemoveVolumeFileRequest struct {
 
 func (x *RemoveVolumeFileRequest) Reset() {
 	*x = RemoveVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3454,7 +3522,7 @@ func (x *RemoveVolumeFileRequest) String() string {
 func (*RemoveVolumeFileRequest) ProtoMessage() {}
 
 func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3467,7 +3535,7 @@ func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RemoveVolumeFileRequest) GetOf() *VolumePath {
@@ -3485,7 +3553,7 @@ type RemoveVolumeFileResponse struct {
 
 func (x *RemoveVolumeFileResponse) Reset() {
 	*x = RemoveVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3565,7 @@ func (x *RemoveVolumeFileResponse) String() string {
 func (*RemoveVolumeFileResponse) ProtoMessage() {}
 
 func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3578,7 @@ func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 var File_cloudsandbox_node_v1_node_proto protoreflect.FileDescriptor
@@ -3672,7 +3740,7 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"disk_total\x18\x02 \x01(\x03R\tdiskTotal\x12\x1f\n" +
 	"\vmemory_free\x18\x03 \x01(\x03R\n" +
 	"memoryFree\x12!\n" +
-	"\fmemory_total\x18\x04 \x01(\x03R\vmemoryTotal\"\xe6\x02\n" +
+	"\fmemory_total\x18\x04 \x01(\x03R\vmemoryTotal\"\xd4\x03\n" +
 	"\rStatsResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x126\n" +
 	"\x06engine\x18\x02 \x01(\v2\x1e.cloudsandbox.node.v1.FeaturesR\x06engine\x12\x14\n" +
@@ -3684,7 +3752,12 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x04full\x18\b \x01(\bR\x04full\x12-\n" +
 	"\x04wait\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x16\n" +
 	"\x06images\x18\n" +
-	" \x03(\tR\x06images\"w\n" +
+	" \x03(\tR\x06images\x12-\n" +
+	"\x04turn\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04turn\x12=\n" +
+	"\awaiting\x18\f \x03(\v2#.cloudsandbox.node.v1.WaitingStartsR\awaiting\"?\n" +
+	"\rWaitingStarts\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06starts\x18\x02 \x01(\x03R\x06starts\"w\n" +
 	"\x11NetworkLogRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1d\n" +
@@ -3808,7 +3881,7 @@ func file_cloudsandbox_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_node_v1_node_proto_rawDescData
 }
 
-var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*Binding)(nil),                  // 0: cloudsandbox.node.v1.Binding
 	(*VolumeBinding)(nil),            // 1: cloudsandbox.node.v1.VolumeBinding
@@ -3845,126 +3918,129 @@ var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*Pool)(nil),                     // 32: cloudsandbox.node.v1.Pool
 	(*HostState)(nil),                // 33: cloudsandbox.node.v1.HostState
 	(*StatsResponse)(nil),            // 34: cloudsandbox.node.v1.StatsResponse
-	(*NetworkLogRequest)(nil),        // 35: cloudsandbox.node.v1.NetworkLogRequest
-	(*NetworkDecision)(nil),          // 36: cloudsandbox.node.v1.NetworkDecision
-	(*NetworkLogResponse)(nil),       // 37: cloudsandbox.node.v1.NetworkLogResponse
-	(*CreateVolumeRequest)(nil),      // 38: cloudsandbox.node.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),     // 39: cloudsandbox.node.v1.CreateVolumeResponse
-	(*DeleteVolumeRequest)(nil),      // 40: cloudsandbox.node.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),     // 41: cloudsandbox.node.v1.DeleteVolumeResponse
-	(*ListVolumesRequest)(nil),       // 42: cloudsandbox.node.v1.ListVolumesRequest
-	(*VolumeUse)(nil),                // 43: cloudsandbox.node.v1.VolumeUse
-	(*ListVolumesResponse)(nil),      // 44: cloudsandbox.node.v1.ListVolumesResponse
-	(*VolumePath)(nil),               // 45: cloudsandbox.node.v1.VolumePath
-	(*VolumeFile)(nil),               // 46: cloudsandbox.node.v1.VolumeFile
-	(*VolumeFileChange)(nil),         // 47: cloudsandbox.node.v1.VolumeFileChange
-	(*StatVolumeFileRequest)(nil),    // 48: cloudsandbox.node.v1.StatVolumeFileRequest
-	(*StatVolumeFileResponse)(nil),   // 49: cloudsandbox.node.v1.StatVolumeFileResponse
-	(*ListVolumeFolderRequest)(nil),  // 50: cloudsandbox.node.v1.ListVolumeFolderRequest
-	(*ListVolumeFolderResponse)(nil), // 51: cloudsandbox.node.v1.ListVolumeFolderResponse
-	(*MakeVolumeFolderRequest)(nil),  // 52: cloudsandbox.node.v1.MakeVolumeFolderRequest
-	(*MakeVolumeFolderResponse)(nil), // 53: cloudsandbox.node.v1.MakeVolumeFolderResponse
-	(*ChangeVolumeFileRequest)(nil),  // 54: cloudsandbox.node.v1.ChangeVolumeFileRequest
-	(*ChangeVolumeFileResponse)(nil), // 55: cloudsandbox.node.v1.ChangeVolumeFileResponse
-	(*RemoveVolumeFileRequest)(nil),  // 56: cloudsandbox.node.v1.RemoveVolumeFileRequest
-	(*RemoveVolumeFileResponse)(nil), // 57: cloudsandbox.node.v1.RemoveVolumeFileResponse
-	nil,                              // 58: cloudsandbox.node.v1.Binding.EnvEntry
-	(*v1.Limits)(nil),                // 59: cloudsandbox.session.v1.Limits
-	(*v1.Shape)(nil),                 // 60: cloudsandbox.session.v1.Shape
-	(*durationpb.Duration)(nil),      // 61: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),    // 62: google.protobuf.Timestamp
+	(*WaitingStarts)(nil),            // 35: cloudsandbox.node.v1.WaitingStarts
+	(*NetworkLogRequest)(nil),        // 36: cloudsandbox.node.v1.NetworkLogRequest
+	(*NetworkDecision)(nil),          // 37: cloudsandbox.node.v1.NetworkDecision
+	(*NetworkLogResponse)(nil),       // 38: cloudsandbox.node.v1.NetworkLogResponse
+	(*CreateVolumeRequest)(nil),      // 39: cloudsandbox.node.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 40: cloudsandbox.node.v1.CreateVolumeResponse
+	(*DeleteVolumeRequest)(nil),      // 41: cloudsandbox.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 42: cloudsandbox.node.v1.DeleteVolumeResponse
+	(*ListVolumesRequest)(nil),       // 43: cloudsandbox.node.v1.ListVolumesRequest
+	(*VolumeUse)(nil),                // 44: cloudsandbox.node.v1.VolumeUse
+	(*ListVolumesResponse)(nil),      // 45: cloudsandbox.node.v1.ListVolumesResponse
+	(*VolumePath)(nil),               // 46: cloudsandbox.node.v1.VolumePath
+	(*VolumeFile)(nil),               // 47: cloudsandbox.node.v1.VolumeFile
+	(*VolumeFileChange)(nil),         // 48: cloudsandbox.node.v1.VolumeFileChange
+	(*StatVolumeFileRequest)(nil),    // 49: cloudsandbox.node.v1.StatVolumeFileRequest
+	(*StatVolumeFileResponse)(nil),   // 50: cloudsandbox.node.v1.StatVolumeFileResponse
+	(*ListVolumeFolderRequest)(nil),  // 51: cloudsandbox.node.v1.ListVolumeFolderRequest
+	(*ListVolumeFolderResponse)(nil), // 52: cloudsandbox.node.v1.ListVolumeFolderResponse
+	(*MakeVolumeFolderRequest)(nil),  // 53: cloudsandbox.node.v1.MakeVolumeFolderRequest
+	(*MakeVolumeFolderResponse)(nil), // 54: cloudsandbox.node.v1.MakeVolumeFolderResponse
+	(*ChangeVolumeFileRequest)(nil),  // 55: cloudsandbox.node.v1.ChangeVolumeFileRequest
+	(*ChangeVolumeFileResponse)(nil), // 56: cloudsandbox.node.v1.ChangeVolumeFileResponse
+	(*RemoveVolumeFileRequest)(nil),  // 57: cloudsandbox.node.v1.RemoveVolumeFileRequest
+	(*RemoveVolumeFileResponse)(nil), // 58: cloudsandbox.node.v1.RemoveVolumeFileResponse
+	nil,                              // 59: cloudsandbox.node.v1.Binding.EnvEntry
+	(*v1.Limits)(nil),                // 60: cloudsandbox.session.v1.Limits
+	(*v1.Shape)(nil),                 // 61: cloudsandbox.session.v1.Shape
+	(*durationpb.Duration)(nil),      // 62: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),    // 63: google.protobuf.Timestamp
 }
 var file_cloudsandbox_node_v1_node_proto_depIdxs = []int32{
-	58, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
-	59, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
+	59, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
+	60, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
 	3,  // 2: cloudsandbox.node.v1.Binding.secrets:type_name -> cloudsandbox.node.v1.Secrets
 	1,  // 3: cloudsandbox.node.v1.Binding.volumes:type_name -> cloudsandbox.node.v1.VolumeBinding
 	2,  // 4: cloudsandbox.node.v1.VolumeBinding.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
 	4,  // 5: cloudsandbox.node.v1.Secrets.headers:type_name -> cloudsandbox.node.v1.SecretHeader
-	60, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	61, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	0,  // 7: cloudsandbox.node.v1.StartRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	0,  // 8: cloudsandbox.node.v1.UpdateRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	9,  // 9: cloudsandbox.node.v1.SaveRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	60, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
-	60, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	61, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
+	61, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	11, // 12: cloudsandbox.node.v1.SaveFilesResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
 	11, // 13: cloudsandbox.node.v1.FetchSavedResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
 	9,  // 14: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	61, // 15: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	62, // 15: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
 	25, // 16: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
 	9,  // 17: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
 	28, // 18: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
-	60, // 19: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
+	61, // 19: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
 	31, // 20: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
 	32, // 21: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
 	33, // 22: cloudsandbox.node.v1.StatsResponse.host:type_name -> cloudsandbox.node.v1.HostState
-	61, // 23: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
-	62, // 24: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
-	62, // 25: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
-	36, // 26: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
-	2,  // 27: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
-	43, // 28: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
-	62, // 29: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
-	62, // 30: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
-	62, // 31: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
-	45, // 32: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	46, // 33: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	45, // 34: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	46, // 35: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
-	45, // 36: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	47, // 37: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	46, // 38: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	45, // 39: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	47, // 40: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	46, // 41: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	45, // 42: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	5,  // 43: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
-	7,  // 44: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
-	10, // 45: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
-	12, // 46: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
-	14, // 47: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
-	16, // 48: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
-	18, // 49: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
-	20, // 50: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
-	22, // 51: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
-	24, // 52: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
-	30, // 53: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
-	35, // 54: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
-	27, // 55: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
-	38, // 56: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
-	40, // 57: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
-	42, // 58: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
-	48, // 59: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
-	50, // 60: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
-	52, // 61: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
-	54, // 62: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
-	56, // 63: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
-	6,  // 64: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
-	8,  // 65: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
-	11, // 66: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
-	13, // 67: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
-	15, // 68: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
-	17, // 69: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
-	19, // 70: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
-	21, // 71: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
-	23, // 72: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
-	26, // 73: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
-	34, // 74: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
-	37, // 75: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
-	29, // 76: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
-	39, // 77: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
-	41, // 78: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
-	44, // 79: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
-	49, // 80: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
-	51, // 81: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
-	53, // 82: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
-	55, // 83: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
-	57, // 84: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
-	64, // [64:85] is the sub-list for method output_type
-	43, // [43:64] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	62, // 23: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
+	62, // 24: cloudsandbox.node.v1.StatsResponse.turn:type_name -> google.protobuf.Duration
+	35, // 25: cloudsandbox.node.v1.StatsResponse.waiting:type_name -> cloudsandbox.node.v1.WaitingStarts
+	63, // 26: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
+	63, // 27: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
+	37, // 28: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
+	2,  // 29: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	44, // 30: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
+	63, // 31: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
+	63, // 32: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
+	63, // 33: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
+	46, // 34: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	47, // 35: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	46, // 36: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	47, // 37: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
+	46, // 38: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	48, // 39: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	47, // 40: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	46, // 41: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	48, // 42: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	47, // 43: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	46, // 44: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	5,  // 45: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
+	7,  // 46: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
+	10, // 47: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
+	12, // 48: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
+	14, // 49: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
+	16, // 50: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
+	18, // 51: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
+	20, // 52: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
+	22, // 53: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
+	24, // 54: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
+	30, // 55: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
+	36, // 56: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
+	27, // 57: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
+	39, // 58: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
+	41, // 59: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
+	43, // 60: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
+	49, // 61: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
+	51, // 62: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
+	53, // 63: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
+	55, // 64: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
+	57, // 65: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
+	6,  // 66: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
+	8,  // 67: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
+	11, // 68: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
+	13, // 69: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
+	15, // 70: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
+	17, // 71: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
+	19, // 72: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
+	21, // 73: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
+	23, // 74: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
+	26, // 75: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
+	34, // 76: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
+	38, // 77: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
+	29, // 78: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
+	40, // 79: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
+	42, // 80: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
+	45, // 81: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
+	50, // 82: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
+	52, // 83: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
+	54, // 84: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
+	56, // 85: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
+	58, // 86: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
+	66, // [66:87] is the sub-list for method output_type
+	45, // [45:66] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_node_v1_node_proto_init() }
@@ -3972,14 +4048,14 @@ func file_cloudsandbox_node_v1_node_proto_init() {
 	if File_cloudsandbox_node_v1_node_proto != nil {
 		return
 	}
-	file_cloudsandbox_node_v1_node_proto_msgTypes[47].OneofWrappers = []any{}
+	file_cloudsandbox_node_v1_node_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_node_v1_node_proto_rawDesc), len(file_cloudsandbox_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   59,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ type PlaceRequest struct {
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
 	Shape         *v1.Shape              `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
 	Cpu           string                 `protobuf:"bytes,3,opt,name=cpu,proto3" json:"cpu,omitempty"` // features that the saved state needs
+	Tenant        string                 `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -84,6 +85,13 @@ func (x *PlaceRequest) GetCpu() string {
 	return ""
 }
 
+func (x *PlaceRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 type PlaceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
@@ -134,6 +142,7 @@ type PlaceElsewhereRequest struct {
 	Shape         *v1.Shape              `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Cpu           string                 `protobuf:"bytes,4,opt,name=cpu,proto3" json:"cpu,omitempty"` // features that the saved state needs
+	Tenant        string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,6 +205,13 @@ func (x *PlaceElsewhereRequest) GetCpu() string {
 	return ""
 }
 
+func (x *PlaceElsewhereRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 type PlaceElsewhereResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -244,18 +260,20 @@ var File_cloudsandbox_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
-	")cloudsandbox/scheduler/v1/scheduler.proto\x12\x19cloudsandbox.scheduler.v1\x1a%cloudsandbox/session/v1/session.proto\"l\n" +
+	")cloudsandbox/scheduler/v1/scheduler.proto\x12\x19cloudsandbox.scheduler.v1\x1a%cloudsandbox/session/v1/session.proto\"\x84\x01\n" +
 	"\fPlaceRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x124\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x10\n" +
-	"\x03cpu\x18\x03 \x01(\tR\x03cpu\"%\n" +
+	"\x03cpu\x18\x03 \x01(\tR\x03cpu\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\"%\n" +
 	"\rPlaceResponse\x12\x14\n" +
-	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\x89\x01\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\xa1\x01\n" +
 	"\x15PlaceElsewhereRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x124\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ShapeR\x05shape\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x10\n" +
-	"\x03cpu\x18\x04 \x01(\tR\x03cpu\",\n" +
+	"\x03cpu\x18\x04 \x01(\tR\x03cpu\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\",\n" +
 	"\x16PlaceElsewhereResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node2\xe5\x01\n" +
 	"\x10SchedulerService\x12Z\n" +
