@@ -25,6 +25,7 @@ var advised = map[string]string{
 	"internal/node/admission.go: refusal":                        "it never had its turn, and nothing was started",
 	"internal/node/host.go: exhausted":                           "there is no room, and nothing was started",
 	"internal/node/port.go: porter":                              "nothing was read or written",
+	"internal/session/line.go: startInTurn":                      "its turn never came, and no node was asked",
 	"internal/snapshot/replication/fetch.go: tellFetch":          "nothing was started without the saved state",
 	"internal/rpc/rpc.go: away":                                  "broken takes it back, unless the other end was not reached",
 	"internal/rpc/leader.go: errStandby":                         "asked before the call begins",

@@ -45,7 +45,7 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	if sb, err = m.store.InsertSandbox(sandbox.CommitLater(ctx), sb); err != nil {
 		return sandbox.Sandbox{}, false, sandbox.NotBegun(c.explain(client, err))
 	}
-	running, pooled, err := m.start(ctx, sb, nodes, quota)
+	running, pooled, err := m.startInTurn(ctx, sb, nodes, quota)
 	if err != nil {
 		m.undo(ctx, sb, c.cause(err))
 		return sandbox.Sandbox{}, false, c.explain(client, err)
@@ -185,8 +185,8 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string,
 		return running, started.Pooled, err
 	}
 	var refused error
-	for i, node := range nodes {
-		if i > 0 {
+	for _, node := range nodes {
+		if node != sb.Boot.Node {
 			// Another Node gets a new Boot number, which invalidates anything that the
 			// previous Node may still do with the old one.
 			var err error

@@ -152,6 +152,7 @@ type Manager struct {
 	tails       tails
 	checkpoints checkpoints
 	suspended   suspended
+	line        line
 	copies      copies        // their map is guarded by mu
 	mendCh      chan struct{} // asks for reconciling soon, after a failure
 	lostCh      chan struct{} // asks for reconciling at once: a Node is lost
