@@ -150,7 +150,15 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 			work.do(func() error { return m.resendRecord(ctx, sb.ID) })
 		}
 	}
+	owners := make(map[string]sandbox.Sandbox, len(records))
+	for _, sb := range records {
+		owners[sb.ID] = sb
+	}
 	for _, b := range boots {
+		// If its owner has ended since the records were read, that end stops the Boot.
+		if sb, ok := owners[b.SandboxID]; ok && owns(sb, node, b) {
+			continue
+		}
 		work.do(func() error { return m.reconcileBoot(ctx, node, b) })
 	}
 	return work.wait()

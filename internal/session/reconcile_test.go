@@ -31,6 +31,22 @@ func TestReconcileEndsWhatIsLost(t *testing.T) {
 	})
 }
 
+// Where records and Boots agree, reconciling reads no record once more.
+func TestReconcileReadsRecordsOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for range 10 {
+			w.create("t", sandbox.CreateRequest{})
+		}
+		before := w.store.reads.Load()
+		if err := w.m.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.store.reads.Load() - before; n != 0 {
+			t.Errorf("%d records were read one by one", n)
+		}
+	})
+}
+
 func TestReconcileStopsWhatNobodyOwns(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb, ended := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})

@@ -650,6 +650,8 @@ type checkedStore struct {
 	states sync.Map // the States of each Sandbox, by ID: a string of them
 	// inserts counts the Snapshots that were recorded.
 	inserts atomic.Int64
+	// reads counts the reads of single Sandboxes.
+	reads atomic.Int64
 	// blind has the records of Nodes fail.
 	blind atomic.Bool
 	// forgets has the next update find no record, as after a crash of the database.
@@ -661,6 +663,11 @@ func (s *checkedStore) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) 
 		return nil, sandbox.Errorf(sandbox.Unavailable, "the database is away")
 	}
 	return s.Store.Nodes(ctx)
+}
+
+func (s *checkedStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	s.reads.Add(1)
+	return s.Store.SandboxByID(ctx, id)
 }
 
 func (s *checkedStore) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
