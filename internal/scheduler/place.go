@@ -37,7 +37,7 @@ const (
 	fetchTook = 2 * time.Second
 	// waitStep and freeSteps are how finely Nodes are compared: below that they take turns.
 	waitStep  = 200 * time.Millisecond
-	freeSteps = 8
+	freeSteps = 32
 )
 
 // Reports returns the reports of Nodes. sandbox.Nodes has it.
@@ -73,6 +73,7 @@ type candidate struct {
 type placement struct {
 	tenant sandbox.TenantID
 	image  string
+	memory int64 // bytes of the Shape
 }
 
 var _ sandbox.Placement = (*Scheduler)(nil)
@@ -290,7 +291,11 @@ func (c *candidate) rank(needs sandbox.BootNeeds) rank {
 	}
 	r.wait = wait.Truncate(waitStep)
 	if h := c.report.Host; h.MemoryTotal > 0 {
-		r.used = int((h.MemoryTotal - h.MemoryFree) * freeSteps / h.MemoryTotal)
+		used := h.MemoryTotal - h.MemoryFree
+		for _, p := range c.placed {
+			used += p.memory
+		}
+		r.used = int(used * freeSteps / h.MemoryTotal)
 	}
 	return r
 }
@@ -307,7 +312,7 @@ func (c *candidate) hasRoom() bool { return !c.isSilent() && !c.report.Full }
 // ends a note. Scheduler.mu is held.
 func (c *candidate) place(needs sandbox.BootNeeds) {
 	if !c.isSilent() {
-		c.placed = append(c.placed, placement{needs.Tenant, needs.Image})
+		c.placed = append(c.placed, placement{needs.Tenant, needs.Image, needs.Shape.MemoryBytes})
 	}
 }
 

@@ -298,6 +298,29 @@ func TestPlacedBootsOfAnotherTenant(t *testing.T) {
 	})
 }
 
+// The memory of Boots that were placed since the last report counts as used, so the Node
+// with the most free memory does not get all of them.
+func TestPlacedMemoryCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const gib = 1 << 30
+		free := func(n int64) sandbox.NodeStats {
+			return sandbox.NodeStats{Images: []string{image}, Host: sandbox.HostState{MemoryFree: n * gib, MemoryTotal: 64 * gib}, Pools: pool(1000)}
+		}
+		s := running(t, &reports{of: map[string]sandbox.NodeStats{"a": free(40), "b": free(30)}}, "a", "b")
+		got := map[string]int{}
+		for range 100 {
+			names, err := s.Place(t.Context(), wanted) // half a GiB each
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[names[0]]++
+		}
+		if got["a"] < 55 || got["a"] > 65 {
+			t.Errorf("with 40 and 30 GiB free, 50 GiB went as %v, want 60 and 40 sandboxes", got)
+		}
+	})
+}
+
 // In a large cluster the only Node with room is found.
 func TestPlaceFindsTheLastRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
