@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -160,12 +161,21 @@ func (g *Guest) waiting() chan struct{} {
 }
 
 func (g *Guest) serve(l net.Listener) {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+	// Tests run a hundred thousand of these: they need no routes and no HTTP/2.
+	server := &http.Server{Handler: g.mayFail(http.HandlerFunc(g.answer)), TLSNextProto: noHTTP2} //nolint:gosec // in memory
+	_ = server.Serve(l)
+	_ = server.Close()
+}
+
+// noHTTP2 turns HTTP/2 off for a server. It is never changed.
+var noHTTP2 = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+
+func (g *Guest) answer(w http.ResponseWriter, r *http.Request) {
+	switch r.Method + " " + r.URL.Path {
+	case "GET /health":
 		b := g.Bound()
 		_ = json.NewEncoder(w).Encode(health{SandboxID: b.SandboxID, Number: b.BootNumber})
-	})
-	mux.HandleFunc("POST /bind", func(w http.ResponseWriter, r *http.Request) {
+	case "POST /bind":
 		var b sandbox.Binding
 		if err := json.NewDecoder(r.Body).Decode(&b); err != nil {
 			http.Error(w, string(sandbox.Invalid), http.StatusBadRequest)
@@ -176,21 +186,18 @@ func (g *Guest) serve(l net.Listener) {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(g.waiting() != nil)
-	})
-	mux.HandleFunc("POST /ready", func(w http.ResponseWriter, r *http.Request) {
+	case "POST /ready":
 		select {
 		case <-g.waiting():
 		case <-r.Context().Done():
 		}
-	})
-	mux.HandleFunc("POST /kill-biggest", func(http.ResponseWriter, *http.Request) {
+	case "POST /kill-biggest":
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.kills++
-	})
-	server := &http.Server{Handler: g.mayFail(mux)} //nolint:gosec // in memory
-	_ = server.Serve(l)
-	_ = server.Close()
+	default:
+		http.NotFound(w, r)
+	}
 }
 
 // bind returns false when the Guest is bound to another Sandbox or Boot number already.
