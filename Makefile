@@ -140,6 +140,10 @@ bench: ## measure everything beside Docker and bare runsc
 bench-quick: ## the same, the main rows only, in under two minutes
 	@scripts/bench.sh quick
 
+.PHONY: simulate
+simulate: ## run the scheduler and the session-manager over 1,000 simulated nodes and 100,000 sandboxes, and draw docs/simulation.svg: half an hour, 4 GiB
+	@scripts/simulate.sh
+
 .PHONY: docs-test
 docs-test: ## run the snippets of README and docs against a fresh server
 	@scripts/docs-test.sh

@@ -41,13 +41,16 @@ step "unit tests with the race detector"
 # nothing to race, and the race detector would need all of gVisor compiled once more
 # for them alone.
 gotest $(scripts/gvisor.sh) -vet=off ./cmd/sentry
+# A hundred nodes in simulated time: what they are made of is tested with the race
+# detector below.
+gotest -vet=off ./tests/simulation
 # The longest first, beside which the others run. The race detector does not look
 # into SQLite, which is C that was translated: it would only slow it down. A slow
 # machine may need more than the ten minutes that Go gives each package. What go
 # vet has looked at it need not look at again with each way of building, and what
 # debuggers read is left out of these programs anyway: it need not be made.
 CGO_ENABLED=1 gotest -vet=off -race -timeout 30m -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' ./internal/session \
-  $(go list ./... | grep -v -e /tests/e2e -e /tests/e2b -e /tests/mcp -e /tests/hostile -e /internal/engine/gvisor$ -e /internal/engine/gvisor/sentryhost/server -e /cmd/sentry -e /internal/session$)
+  $(go list ./... | grep -v -e /tests/e2e -e /tests/e2b -e /tests/mcp -e /tests/hostile -e /tests/simulation -e /internal/engine/gvisor$ -e /internal/engine/gvisor/sentryhost/server -e /cmd/sentry -e /internal/session$)
 
 step "short fuzzing"
 FUZZTIME=${FUZZTIME:-2s} FUZZGUIDE=ours scripts/fuzz.sh

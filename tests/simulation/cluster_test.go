@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,15 @@ type cluster struct {
 	hosts     map[string]*host // fixed
 	names     []string         // of the hosts
 	halt      func()
+
+	mu       sync.Mutex
+	replicas map[string]replica // of saved states, by Snapshot ID
+}
+
+// replica is the export of a saved state, which outlives its host.
+type replica struct {
+	group string
+	state []byte
 }
 
 // host is one machine and its Node.
@@ -62,6 +72,7 @@ type host struct {
 // engine is an Engine in memory that counts the memory of its Boots.
 type engine struct {
 	*fake.Engine
+	cluster   *cluster
 	mu        sync.Mutex
 	boots     map[string]int64 // bytes, by Boot ID
 	committed int64
@@ -85,6 +96,32 @@ func (e *engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		e.commit(id, 0)
 	}
 	return err
+}
+
+// ShareSaved implements sandbox.Deduplicator. It makes the replica at once.
+func (e *engine) ShareSaved(ctx context.Context, name, group string) error {
+	if err := e.Engine.ShareSaved(ctx, name, group); err != nil {
+		return err
+	}
+	var state bytes.Buffer
+	if err := e.ExportSaved(ctx, name, false, &state); err != nil {
+		return err
+	}
+	e.cluster.mu.Lock()
+	defer e.cluster.mu.Unlock()
+	e.cluster.replicas[name] = replica{group, state.Bytes()}
+	return nil
+}
+
+// FetchSaved implements sandbox.Replicator.
+func (e *engine) FetchSaved(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
+	e.cluster.mu.Lock()
+	r, ok := e.cluster.replicas[from]
+	e.cluster.mu.Unlock()
+	if !ok || r.group != group {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", from)
+	}
+	return e.ImportSaved(ctx, name, bytes.NewReader(r.state))
 }
 
 func (e *engine) commit(id string, bytes int64) {
@@ -135,7 +172,7 @@ func (image) Resolve(_ context.Context, _ sandbox.TenantID, template string) (st
 func newCluster(t testing.TB, n int, m machine, cfg session.Config) *cluster {
 	t.Helper()
 	dir := t.TempDir()
-	c := &cluster{t: t, store: sqlitetest.OpenAt(t, filepath.Join(dir, "db")), machine: m, hosts: map[string]*host{}}
+	c := &cluster{t: t, store: sqlitetest.OpenAt(t, filepath.Join(dir, "db")), machine: m, hosts: map[string]*host{}, replicas: map[string]replica{}}
 	for i := range n {
 		h := &host{cluster: c, name: fmt.Sprintf("node-%d", i), dir: filepath.Join(dir, fmt.Sprint(i))}
 		h.starts.Store(int64(m.starts))
@@ -183,7 +220,7 @@ func (c *cluster) close() {
 func (h *host) boot() {
 	h.cut.Store(false)
 	t, m := h.cluster.t, h.cluster.machine
-	h.engine = &engine{Engine: fake.New(), boots: map[string]int64{}}
+	h.engine = &engine{Engine: fake.New(), cluster: h.cluster, boots: map[string]int64{}}
 	h.engine.Hooks.Start = func(ctx context.Context, _ string) error {
 		select {
 		case <-time.After(time.Duration(h.starts.Load())):

@@ -31,6 +31,18 @@ func drawn(t *testing.T, draw func([]byte, string) error, text string) string {
 	}
 }
 
+func TestSimulation(t *testing.T) {
+	svg := drawn(t, drawSimulation, `{"Title": "1,000 nodes", "MaxRatio": 1.3, "Samples": [{"Minute": 1, "Min": 0.1, "Mean": 0.2, "Max": 0.25}, {"Minute": 2, "Min": 0.5, "Mean": 0.6, "Max": 0.7}], "Events": [{"Minute": 1.5, "What": "a burst"}]}`)
+	for _, want := range []string{"1,000 nodes", "| a burst", "1.3 times the mean", "fullest node", "emptiest node"} {
+		if !strings.Contains(svg, want) {
+			t.Errorf("it lacks %q", want)
+		}
+	}
+	if err := drawSimulation([]byte(`{"Title": "none"}`), filepath.Join(t.TempDir(), "x.svg")); err == nil {
+		t.Error("a simulation without samples is drawn")
+	}
+}
+
 func TestFlame(t *testing.T) {
 	svg := drawn(t, flame, "# run `1+1`\nserver;main.main;a<b> 60\nserver;main.main 20\nlink shard;x y z 20\nother processes;make 900\n")
 	for _, want := range []string{

@@ -1,4 +1,5 @@
-// Command plots draws what a bench left in a folder as SVG beside it: plots FOLDER.
+// Command plots draws what a bench or a simulation left in a folder as SVG beside it: plots
+// FOLDER.
 // It is a module of its own, so that nothing else depends on what draws.
 package main
 
@@ -50,11 +51,18 @@ func main() {
 	}
 }
 
-// run draws what is in a folder: samples.json, and what was profiled.
+// run draws what is in a folder: samples.json and what was profiled, or what was simulated.
 func run(folder string) error {
+	simulated := filepath.Join(folder, "simulation.json")
+	b, err := os.ReadFile(simulated)
+	if err == nil {
+		return drawSimulation(b, filepath.Join(folder, "simulation.svg"))
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	file := filepath.Join(folder, "samples.json")
-	b, err := os.ReadFile(file)
-	if err != nil {
+	if b, err = os.ReadFile(file); err != nil {
 		return err
 	}
 	var r report
