@@ -141,7 +141,7 @@ bench-quick: ## the same, the main rows only, in under two minutes
 	@scripts/bench.sh quick
 
 .PHONY: simulate
-simulate: ## run the scheduler and the session-manager over 1,000 simulated nodes and 100,000 sandboxes, and draw docs/simulation.svg: half an hour, 4 GiB
+simulate: ## run the scheduler and the session-manager over 1,000 simulated nodes and 100,000 sandboxes, and draw docs/simulation.svg: six minutes, 4 GiB
 	@scripts/simulate.sh
 
 .PHONY: docs-test
