@@ -188,7 +188,7 @@ type NodeRecord struct {
 // MinFenceAfter and MaxFenceAfter bound FenceAfter of a NodeRecord. A shorter time would cut
 // Sandboxes off at each short failure of the network.
 const (
-	MinFenceAfter = 20 * time.Second
+	MinFenceAfter = 9 * time.Second
 	MaxFenceAfter = 24 * time.Hour
 )
 

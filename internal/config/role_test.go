@@ -72,13 +72,13 @@ func TestFenceAfter(t *testing.T) {
 		{"without certificates", copied, 0},
 		{"without copies", env("CLOUD_SANDBOX_CLUSTER", "/c"), 0},
 		{"turned off", append(env(name, "0"), joined...), 0},
-		{"set", append(env(name, "20"), copied...), 20 * time.Second},
+		{"set", append(env(name, "9"), copied...), 9 * time.Second},
 	} {
 		if c, err := LoadRole(RoleNode, nil, tt.env); err != nil || c.FenceAfter() != tt.want {
 			t.Errorf("%s: %v, %v, want %v", tt.name, c.FenceAfter(), err, tt.want)
 		}
 	}
-	for _, value := range []string{"19", "86401", "-1", "a", "90s"} {
+	for _, value := range []string{"8", "86401", "-1", "a", "90s"} {
 		if _, err := LoadRole(RoleNode, nil, env(name, value)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}

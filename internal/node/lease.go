@@ -15,10 +15,29 @@ import (
 )
 
 const (
-	leaseLife  = 15 * time.Second
-	leaseEvery = 5 * time.Second
-	leaseAgain = time.Second // after a failure
+	// longestLease is the life of a Lease of a Node that does not fence itself, or late.
+	longestLease = 15 * time.Second
+	// leasesInFence is the number of lives of a Lease in FenceAfter, at least.
+	leasesInFence = 6
+	// renewLimit bounds one attempt to renew a Lease. It lets a Node ask a second session
+	// manager when the first one is silent.
+	renewLimit = 5 * time.Second
 )
+
+// leaseLife is the life of a Lease. All times of a Lease are in proportion to FenceAfter: a
+// Node that fences itself early also tries more often to renew its Lease before.
+func (c *Config) leaseLife() time.Duration {
+	if c.FenceAfter == 0 {
+		return longestLease
+	}
+	return min(longestLease, c.FenceAfter/leasesInFence)
+}
+
+// leaseEvery is the time between two renewals.
+func (c *Config) leaseEvery() time.Duration { return c.leaseLife() / 3 }
+
+// leaseAgain is the time until the next attempt after a failure.
+func (c *Config) leaseAgain() time.Duration { return c.leaseLife() / 15 }
 
 func identityFile(dir string) string { return filepath.Join(dir, "id") }
 
@@ -49,15 +68,15 @@ func Holder(dir string) (string, error) {
 // waits while the records are away.
 func (n *Node) takeLease(ctx context.Context) error {
 	for began := time.Now(); ; {
-		attempt, cancel := context.WithTimeout(ctx, leaseLife)
+		attempt, cancel := context.WithTimeout(ctx, longestLease)
 		err := n.renewLease(attempt)
 		cancel()
-		pause := leaseEvery
+		pause := n.cfg.leaseEvery()
 		switch {
 		case errors.Is(err, sandbox.Unavailable), errors.Is(err, context.DeadlineExceeded):
 			n.log.Warn("taking the lease failed; will retry", telemetry.KeyNode, n.cfg.Name, telemetry.KeyError, err)
-			began, pause = time.Now(), leaseAgain
-		case !errors.Is(err, sandbox.Conflict) || time.Since(began) > leaseLife+leaseEvery+n.cfg.FenceAfter:
+			began, pause = time.Now(), n.cfg.leaseAgain()
+		case !errors.Is(err, sandbox.Conflict) || time.Since(began) > n.cfg.leaseLife()+n.cfg.leaseEvery()+n.cfg.FenceAfter:
 			return err
 		default:
 			n.log.Warn("waiting for the lease of another node to expire", telemetry.KeyNode, n.cfg.Name)
@@ -73,16 +92,16 @@ func (n *Node) takeLease(ctx context.Context) error {
 // that fails for too long.
 func (n *Node) keepLease(ctx context.Context) error {
 	for {
-		attempt, cancel := context.WithTimeout(ctx, leaseEvery)
+		attempt, cancel := context.WithTimeout(ctx, renewLimit)
 		err := n.renewLease(attempt)
 		cancel()
-		pause := leaseEvery
+		pause := n.cfg.leaseEvery()
 		if err == nil {
 			err = n.moveFence(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("renewing the lease failed", telemetry.KeyError, err)
-			pause = leaseAgain
+			pause = n.cfg.leaseAgain()
 		}
 		n.settleFence(ctx)
 		if err := sleep(ctx, pause); err != nil {
@@ -100,7 +119,7 @@ func (n *Node) renewLease(ctx context.Context) error {
 		Address:    n.cfg.Address,
 		Version:    n.cfg.Version,
 		FenceAfter: n.term.promised(),
-	}, leaseLife)
+	}, n.cfg.leaseLife())
 	if err == nil || errors.Is(err, sandbox.Conflict) {
 		n.displaced.Store(err != nil)
 	}

@@ -63,6 +63,8 @@ type leases struct {
 	epoch   int64    // of the Lease; 0: 1
 	lost    int64    // LostEpoch
 	fences  []time.Duration
+	asked   int           // attempts to renew, with those that failed
+	life    time.Duration // of the last Lease
 }
 
 // set makes the records be away, or come back in a term, with a LostEpoch.
@@ -75,6 +77,7 @@ func (l *leases) set(away bool, epoch, lost int64) {
 func (l *leases) RenewLease(_ context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.asked++
 	if l.other != "" && l.other != n.Holder {
 		return n, sandbox.Errorf(sandbox.Conflict, "another node has the name")
 	}
@@ -82,6 +85,7 @@ func (l *leases) RenewLease(_ context.Context, n sandbox.NodeRecord, life time.D
 		return n, sandbox.Errorf(sandbox.Unavailable, "the records are away")
 	}
 	l.renewed.Add(1)
+	l.life = life
 	l.holders = append(l.holders, n.Holder)
 	l.fences = append(l.fences, n.FenceAfter)
 	n.Epoch, n.LeaseLeft, n.LostEpoch = max(l.epoch, 1), life, l.lost
@@ -1543,6 +1547,52 @@ func TestLease(t *testing.T) {
 			t.Errorf("renewed %d times in a minute, want every 5 s", n)
 		}
 	})
+}
+
+// A Node that fences itself early has a shorter Lease, and renews it more often. One that
+// does so late has the Lease of one that does not.
+func TestLeaseInProportion(t *testing.T) {
+	for _, tt := range []struct {
+		fence  time.Duration
+		life   time.Duration
+		times  int // in a minute
+		failed int // attempts in a minute, while all fail
+	}{
+		{sandbox.MinFenceAfter, 1500 * time.Millisecond, 120, 600},
+		{45 * time.Second, 7500 * time.Millisecond, 24, 120},
+		{90 * time.Second, 15 * time.Second, 12, 60},
+		{time.Hour, 15 * time.Second, 12, 60},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, node.PoolConfig{})
+			w.cfg.FenceAfter, w.cfg.Fencer = tt.fence, w.engine
+			defer w.close()
+			w.run()
+			synctest.Wait()
+			attempts := func() (n int, life time.Duration) {
+				w.leases.mu.Lock()
+				defer w.leases.mu.Unlock()
+				return w.leases.asked, w.leases.life
+			}
+			counted := func() int {
+				before, _ := attempts()
+				time.Sleep(time.Minute)
+				after, _ := attempts()
+				return after - before
+			}
+			if n := counted(); n < tt.times-1 || n > tt.times+1 {
+				t.Errorf("with a fence of %v it renews its lease %d times in a minute, want %d", tt.fence, n, tt.times)
+			}
+			if _, life := attempts(); life != tt.life {
+				t.Errorf("with a fence of %v its lease lasts %v, want %v", tt.fence, life, tt.life)
+			}
+			w.leases.give("another")
+			counted() // until it knows
+			if n := counted(); n < tt.failed-1 || n > tt.failed+1 {
+				t.Errorf("with a fence of %v it tries %d times in a minute, want %d", tt.fence, n, tt.failed)
+			}
+		})
+	}
 }
 
 // A Node whose name another host has starts nothing, and goes on when that host is gone.
