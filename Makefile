@@ -107,6 +107,10 @@ test-cluster: ## end to end over two machines of each role, in network namespace
 test-upgrade: ## the same with half of the machines of an earlier version, which is built from git: ten minutes (SHORT=1: six)
 	@DATA='$(DATA)' scripts/test-upgrade.sh
 
+.PHONY: chaos
+chaos: ## faults at random in such a cluster, and a check of what clients saw: 15 minutes; SEED=N repeats a plan, DURATION=1h is longer
+	@DATA='$(DATA)' SEED='$(SEED)' DURATION='$(DURATION)' scripts/chaos.sh
+
 .PHONY: test-cgroup2
 test-cgroup2: $(OUT)/cloud-sandbox ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
 	@scripts/cgroup2.sh

@@ -21,11 +21,7 @@ const blobsKey = "CLOUD_SANDBOX_BLOBS_KEY=00112233445566778899aabbccddeeff001122
 // inBucket is the environment of a server that copies snapshots to a bucket and keeps
 // almost nothing on its own disk.
 func inBucket(s3 *s3rig.Server, bucket string) []string {
-	return []string{
-		"CLOUD_SANDBOX_BLOBS=s3://" + bucket + "/some/prefix", "CLOUD_SANDBOX_S3_ENDPOINT=" + s3.URL, "CLOUD_SANDBOX_S3_REGION=" + s3rig.Region,
-		"CLOUD_SANDBOX_S3_ACCESS_KEY=" + s3rig.AccessKey, "CLOUD_SANDBOX_S3_SECRET_KEY=" + s3rig.SecretKey, blobsKey, "SNAPSHOT_DISK_MB=1",
-		"POOL_MIN_SIZE=1", "POOL_MAX_SIZE=2",
-	}
+	return append(s3.Settings(bucket), blobsKey, "SNAPSHOT_DISK_MB=1", "POOL_MIN_SIZE=1", "POOL_MAX_SIZE=2")
 }
 
 // objects returns the paths of the files below a folder, in which others delete folders.

@@ -171,7 +171,7 @@ func (c *Client) Do(method, path string, body any) (status int, raw []byte, err 
 		}
 		r = bytes.NewReader(j)
 	}
-	req, err := c.request(method, path, r)
+	req, err := c.NewRequest(method, path, r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -188,14 +188,15 @@ func (c *Client) Do(method, path string, body any) (status int, raw []byte, err 
 // Request prepares a request with the client's token.
 func (c *Client) Request(t testing.TB, method, path string, body io.Reader) *http.Request {
 	t.Helper()
-	req, err := c.request(method, path, body)
+	req, err := c.NewRequest(method, path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return req
 }
 
-func (c *Client) request(method, path string, body io.Reader) (*http.Request, error) {
+// NewRequest is Request that returns its error.
+func (c *Client) NewRequest(method, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequest(method, c.base()+path, body)
 	if err == nil && c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)

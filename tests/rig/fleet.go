@@ -253,6 +253,34 @@ func (f *Fleet) Kill(t testing.TB, name string) {
 	}
 }
 
+// Role is the role of the Machine.
+func (m *Machine) Role() string { return m.role }
+
+// Serving returns the ID of the process that serves the Machine's role.
+func (m *Machine) Serving(t testing.TB) int {
+	t.Helper()
+	if m.role == "node" {
+		return m.One(t, ServerRole).Pid
+	}
+	return m.cmd.Process.Pid
+}
+
+// Revive starts a Machine again whose process has been killed.
+func (f *Fleet) Revive(t testing.TB, name string) {
+	t.Helper()
+	m := f.machines[name]
+	if m.cmd != nil {
+		select {
+		case <-m.done:
+			m.cmd = nil // with an error
+		case <-time.After(Patience):
+			t.Fatalf("%s goes on", name)
+		}
+	}
+	f.Start(t, name)
+	f.Serves(t, name)
+}
+
 // Lose ends every process of a Machine with SIGKILL, also those that outlive Kill. The
 // server is the first: it reports the end of none of them.
 func (f *Fleet) Lose(t testing.TB, name string) {

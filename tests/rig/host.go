@@ -97,7 +97,7 @@ func (s *Server) role(p Process, all map[int]Process) Role {
 		return SentryHost
 	case strings.HasPrefix(p.Args[0], lib) && strings.HasSuffix(p.Args[0], "/link"), strings.HasPrefix(exe(p.Pid), lib) && strings.HasSuffix(exe(p.Pid), "/link"):
 		return LinkShard
-	case p.Args[0] == filepath.Join(s.Data, "lib", "cloud-sandbox"):
+	case p.Args[0] == filepath.Join(s.Data, "lib", "cloud-sandbox"), p.Args[0] == filepath.Join(s.Data, "lib", "node"):
 		return ServerRole
 	case p.Args[0] == s.Bin && strings.Contains(line, " builder --data "+s.Data):
 		return Other

@@ -168,7 +168,22 @@ func (s *Namespace) Cut(t testing.TB) {
 	}`)
 }
 
-// Mend ends a Cut.
+// CutFrom silently drops all packets between the namespace and an address, until Mend or
+// the test's end. port is one that the address listens at; 0: all of its packets.
+func (s *Namespace) CutFrom(t testing.TB, ip net.IP, port int) {
+	t.Helper()
+	t.Cleanup(func() { s.Mend(t) })
+	from, to := "ip saddr "+ip.String(), "ip daddr "+ip.String()
+	if port != 0 {
+		from, to = fmt.Sprintf("%s tcp sport %d", from, port), fmt.Sprintf("%s tcp dport %d", to, port)
+	}
+	s.filter(t, fmt.Sprintf(`table inet cut {
+		chain input { type filter hook input priority 0; policy accept; %s drop; }
+		chain output { type filter hook output priority 0; policy accept; %s drop; }
+	}`, from, to))
+}
+
+// Mend ends a Cut, and a CutFrom.
 func (s *Namespace) Mend(t testing.TB) {
 	t.Helper()
 	s.filter(t, "table inet cut {}\ndelete table inet cut")

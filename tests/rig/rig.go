@@ -79,6 +79,8 @@ type Server struct {
 	secret string    // signs tokens for a server outside dev mode
 	nodes  []*Server // where its Sandboxes run; empty: here
 
+	disk *Disk // that holds Data; nil: the host's
+
 	mu         sync.Mutex
 	transports []*http.Transport // of clients
 }
@@ -315,6 +317,9 @@ func (s *Server) Close() error {
 	}
 	if err != nil {
 		err = fmt.Errorf("%w\n%s", err, s.Log())
+	}
+	if s.disk != nil {
+		err = errors.Join(err, s.disk.remove())
 	}
 	return errors.Join(err, os.RemoveAll(s.Data), os.Remove(s.log))
 }

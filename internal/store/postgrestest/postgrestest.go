@@ -170,6 +170,9 @@ func (s *Server) Freeze(t testing.TB, frozen bool) {
 	}
 }
 
+// Port returns the port of the server.
+func (s *Server) Port() int { return s.port }
+
 // Address returns the address of a new and empty database.
 func (s *Server) Address(t testing.TB) string {
 	t.Helper()

@@ -129,3 +129,15 @@ func (s *Server) Bucket(t testing.TB) string {
 	}
 	return name
 }
+
+// Address returns HOST:PORT of the server.
+func (s *Server) Address() string { return s.addr }
+
+// Settings returns the settings of servers that keep copies of snapshots in a bucket, but not
+// their key.
+func (s *Server) Settings(bucket string) []string {
+	return []string{
+		"CLOUD_SANDBOX_BLOBS=s3://" + bucket + "/some/prefix", "CLOUD_SANDBOX_S3_ENDPOINT=" + s.URL, "CLOUD_SANDBOX_S3_REGION=" + Region,
+		"CLOUD_SANDBOX_S3_ACCESS_KEY=" + AccessKey, "CLOUD_SANDBOX_S3_SECRET_KEY=" + SecretKey,
+	}
+}
