@@ -59,7 +59,7 @@ func TestChaos(t *testing.T) {
 	defer r.report()
 	r.settle(Fault{Name: "the start"}, 0)
 	for _, f := range Plan(r.r.Seed, 1+int(duration/(5*time.Second))) {
-		if r.h.Now() > duration {
+		if r.h.Now()+f.Wait+f.Lasts > duration {
 			break
 		}
 		r.fault(f)

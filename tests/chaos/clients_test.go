@@ -355,11 +355,19 @@ type slot struct {
 	beats   *beats
 	reached atomic.Int64 // the call of the last operation with an answer
 	ended   func(id string)
+	// saving excludes appends while the state is saved. A program that runs then is part of
+	// what is saved, and may do its append once more after the Sandbox has gone back.
+	saving sync.RWMutex
 
 	mu       sync.Mutex
 	id       string // of the present Sandbox
-	snapshot string // its last one
+	snapshot string // its last one, to which clients roll back
+	doubts   int    // rollbacks without an answer
 }
+
+// mostDoubts bounds the rollbacks without an answer of one Sandbox. Each may happen at any
+// later time, which doubles the histories that the checker has to try.
+const mostDoubts = 2
 
 // generation bounds the life of a Sandbox: histories stay short enough to be checked.
 const generation = 150 * time.Second
@@ -375,7 +383,7 @@ func (s *slot) use(ctx context.Context, over <-chan struct{}) {
 		}
 		s.reach(first.h.Now())
 		s.mu.Lock()
-		s.id, s.snapshot = id, ""
+		s.id, s.snapshot, s.doubts = id, "", 0
 		s.mu.Unlock()
 		if !first.prepare(ctx, id, s.beats.setup(id, time.Second)) {
 			s.gone(id)
@@ -430,21 +438,43 @@ func (s *slot) live(ctx context.Context, id string, over <-chan struct{}) {
 				case <-ctx.Done():
 				case <-time.After(wait):
 				}
+				unlock := s.exclude(kind)
 				s.mu.Lock()
 				snapshot := s.snapshot
+				if s.doubts >= mostDoubts {
+					snapshot = ""
+				}
 				s.mu.Unlock()
 				call := c.h.Now()
 				out := c.step(ctx, id, kind, snapshot)
+				unlock()
 				if out.Gone {
 					left.Store(true)
 				}
 				if s.saw(out) {
 					s.reach(call)
+				} else if kind == Rollback && snapshot != "" {
+					s.mu.Lock()
+					s.doubts++
+					s.mu.Unlock()
 				}
 			}
 		})
 	}
 	all.Wait()
+}
+
+// exclude waits until an operation may begin beside those of the other clients.
+func (s *slot) exclude(kind Kind) (unlock func()) {
+	switch kind {
+	case AddMemory, AddFile:
+		s.saving.RLock()
+		return s.saving.RUnlock
+	case Take, Pause, Rollback:
+		s.saving.Lock()
+		return s.saving.Unlock
+	}
+	return func() {}
 }
 
 // saw remembers the snapshot of an answer, and reports whether there was one.

@@ -49,10 +49,16 @@ func stalls(all []Operation) (found []Stall) {
 	return found
 }
 
-// longest returns the longest stall that overlaps a time.
-func longest(all []Stall, from, to time.Duration) (most Stall) {
+// during returns the first fault that a stall overlaps; -1: none. A stall that lasts beyond
+// the next fault is of the first one.
+func (s Stall) during(faults []Span) int {
+	return slices.IndexFunc(faults, func(f Span) bool { return f.Skipped == "" && s.Began <= f.Settled && s.Ended >= f.Began })
+}
+
+// longest returns the longest stall of a fault; -1: outside of all faults.
+func (r Report) longest(all []Stall, fault int) (most Stall) {
 	for _, s := range all {
-		if s.Began <= to && s.Ended >= from && s.took() > most.took() {
+		if s.took() > most.took() && s.during(r.Spans) == fault {
 			most = s
 		}
 	}
@@ -95,16 +101,16 @@ func (r Report) Text() string {
 	fmt.Fprintf(&b, "%d of %d histories are linearizable. %d sandboxes without a checkpoint ended by a fault.\n\n", ok, len(r.Verdicts), len(r.Ended))
 	fmt.Fprintln(&b, "| At | Fault | Lasted | Until all answered | Longest stall | of | Without an answer | Nodes lost |\n|--:|---|--:|--:|--:|---|--:|--:|")
 	all := stalls(r.All)
-	for _, s := range r.Spans {
+	for i, s := range r.Spans {
 		if s.Skipped != "" {
 			fmt.Fprintf(&b, "| %.0f s | %s | skipped: %s | | | | | |\n", s.Began.Seconds(), s.Fault, s.Skipped)
 			continue
 		}
-		worst := longest(all, s.Began, s.Settled)
+		worst := r.longest(all, i)
 		fmt.Fprintf(&b, "| %.0f s | %s | %.0f s | %.1f s | %.1f s | %s | %d | %d |\n", s.Began.Seconds(), s.Fault, (s.Ended - s.Began).Seconds(),
 			(s.Settled - s.Ended).Seconds(), worst.took().Seconds(), worst.First, unanswered(r.All, s.Began, s.Settled), s.Lost)
 	}
-	if quiet := r.quiet(all); quiet.took() > 0 {
+	if quiet := r.longest(all, -1); quiet.took() > 0 {
 		fmt.Fprintf(&b, "\nWithout a fault, the longest stall was %.1f s (%s).\n", quiet.took().Seconds(), quiet.First)
 	}
 	var missing []string
@@ -120,17 +126,6 @@ func (r Report) Text() string {
 		fmt.Fprintf(&b, "\n## Failures\n\n- %s\n", strings.Join(r.Failures, "\n- "))
 	}
 	return b.String()
-}
-
-// quiet is the longest stall outside of all faults.
-func (r Report) quiet(all []Stall) (most Stall) {
-	for _, s := range all {
-		overlaps := slices.ContainsFunc(r.Spans, func(f Span) bool { return f.Skipped == "" && s.Began <= f.Settled && s.Ended >= f.Began })
-		if !overlaps && s.took() > most.took() {
-			most = s
-		}
-	}
-	return most
 }
 
 func countKind(all []Operation, beats bool) (n int) {

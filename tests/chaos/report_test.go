@@ -19,6 +19,7 @@ func TestReport(t *testing.T) {
 		},
 		Spans: []Span{
 			{Fault: Fault{Name: "S3 is away"}, Began: 10 * time.Second, Ended: 12 * time.Second, Settled: 18 * time.Second, Lost: 1},
+			{Fault: Fault{Name: "Redis is away"}, Began: 18500 * time.Millisecond, Ended: 20 * time.Second, Settled: 21 * time.Second},
 			{Fault: Fault{Name: "a slow disk", Target: "node-b"}, Began: 30 * time.Second, Skipped: "no cgroup"},
 		},
 		Verdicts: []Verdict{{Result: "Ok"}, {Result: "Illegal"}}, Failures: []string{"one is illegal"},
@@ -26,7 +27,7 @@ func TestReport(t *testing.T) {
 	got := r.Text()
 	for _, want := range []string{
 		"seed 5", "6 operations of clients and 1 calls", "1 of 2 histories",
-		"| 10 s | S3 is away | 2 s | 6.0 s | 8.0 s | pause | 2 | 1 |", "| 30 s | a slow disk: node-b | skipped: no cgroup |",
+		"| 10 s | S3 is away | 2 s | 6.0 s | 8.0 s | pause | 2 | 1 |", "| 18 s | Redis is away | 2 s | 1.0 s | 0.0 s |", "| 30 s | a slow disk: node-b | skipped: no cgroup |",
 		"the longest stall was 3.0 s (add to file)", "Not reached in this time: kill -9 of a gateway;", "- one is illegal",
 	} {
 		if !strings.Contains(got, want) {
