@@ -234,7 +234,7 @@ func (r *run) judgeTheEnd(before []rig.Holdings) {
 	}
 	r.quotaIs(ctx, "after the deletes")
 	r.r.All = r.h.Operations()
-	for _, text := range judge(r.t, &r.r, time.Minute) {
+	for _, text := range judge(r.t, "history", &r.r, time.Minute) {
 		r.fail("%s", text)
 	}
 	for _, o := range r.r.All {

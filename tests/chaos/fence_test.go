@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -46,12 +47,20 @@ func sleepingNode(t *testing.T, s *site, fence string, want porcupine.CheckResul
 
 	s.drain(t, rig.FleetHome, true) // so that it is on the other node
 	defer s.drain(t, rig.FleetHome, false)
-	time.Sleep(6 * time.Second) // until all schedulers know of it
-	id, ok := c.create(ctx)
-	if !ok || !c.prepare(ctx, id, s.beats.setup(id, 50*time.Millisecond)) {
-		t.Fatal("there is no sandbox")
+	var id string
+	for there := false; !there; { // until all schedulers know of it
+		var ok bool
+		if id, ok = c.create(ctx); !ok {
+			t.Fatal("there is no sandbox")
+		}
+		if _, there = m.Runs(id); !there {
+			c.remove(ctx, id)
+		}
 	}
 	defer c.remove(context.WithoutCancel(ctx), id)
+	if !c.prepare(ctx, id, s.beats.setup(id, 50*time.Millisecond)) {
+		t.Fatal("it runs no code")
+	}
 	step := func(kind Kind) {
 		t.Helper()
 		if out := c.step(ctx, id, kind, ""); out.Unknown {
@@ -62,9 +71,6 @@ func sleepingNode(t *testing.T, s *site, fence string, want porcupine.CheckResul
 	step(Take)
 	step(AddMemory)
 	rig.Within(t, rig.Patience, "the state is copied", func() bool { return m.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
-	if _, there := m.Runs(id); !there {
-		t.Fatal("it is not on the node that will sleep")
-	}
 	rig.Within(t, 2*rig.Patience, "the node says when it fences itself", func() bool {
 		var n struct {
 			FenceSeconds float64 `json:"fence_seconds"`
@@ -103,7 +109,10 @@ func sleepingNode(t *testing.T, s *site, fence string, want porcupine.CheckResul
 		}
 	}
 	t.Logf("%d operations, %d calls to the outside since the machine woke", len(r.All), beats)
-	if failures := judge(t, r, time.Minute); r.Verdicts[0].Result != want {
-		t.Errorf("the history is %s, want %s: %s", r.Verdicts[0].Result, want, failures)
+	failures := judge(t, "sleeping-node-"+cmp.Or(fence, "usual"), r, time.Minute)
+	for _, v := range r.Verdicts {
+		if v.Sandbox == id && v.Result != want {
+			t.Errorf("the history is %s, want %s: %s", v.Result, want, failures)
+		}
 	}
 }

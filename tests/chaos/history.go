@@ -218,7 +218,7 @@ func Sandboxes(all []Operation) (ids []string) {
 }
 
 func (o Operation) String() string {
-	return fmt.Sprintf("%9.3f %9.3f client %d: %s", o.Call.Seconds(), o.Return.Seconds(), o.Client, describe(o.In, o.Out))
+	return fmt.Sprintf("%9.3f %9.3f %s client %d: %s", o.Call.Seconds(), o.Return.Seconds(), o.In.Sandbox, o.Client, describe(o.In, o.Out))
 }
 
 func describe(in Input, out Output) string {

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -99,28 +100,28 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// judge writes what is to be looked at of illegal histories, and returns a sentence for each.
-func judge(t *testing.T, r *Report, limit time.Duration) (failures []string) {
+// judge writes the operations and drawings of illegal histories to files that begin with
+// name, and returns a sentence for each.
+func judge(t *testing.T, name string, r *Report, limit time.Duration) (failures []string) {
 	t.Helper()
+	base := filepath.Join(reportFolder(t), fmt.Sprintf("%s-%d", name, r.Seed))
+	var text bytes.Buffer
+	for _, o := range r.All {
+		fmt.Fprintln(&text, o)
+	}
+	if err := os.WriteFile(base+".txt", text.Bytes(), 0o644); err != nil {
+		t.Error(err)
+	}
 	r.Verdicts = Check(r.All, limit)
 	for _, v := range r.Verdicts {
 		if v.Result == "Ok" {
 			continue
 		}
-		path := filepath.Join(reportFolder(t), fmt.Sprintf("seed-%d-%s", r.Seed, v.Sandbox))
-		if err := v.Draw(path + ".html"); err != nil {
+		path := base + "-" + v.Sandbox + ".html"
+		if err := v.Draw(path); err != nil {
 			t.Error(err)
 		}
-		text := ""
-		for _, o := range r.All {
-			if o.In.Sandbox == v.Sandbox {
-				text += o.String() + "\n"
-			}
-		}
-		if err := os.WriteFile(path+".txt", []byte(text), 0o644); err != nil {
-			t.Error(err)
-		}
-		failures = append(failures, fmt.Sprintf("the history of %s, %d operations, is %s, from %q on: see %s.html", v.Sandbox, v.Operations, v.Result, v.Contradiction(r.All), path))
+		failures = append(failures, fmt.Sprintf("the history of %s, %d operations, is %s, from %q on: see %s", v.Sandbox, v.Operations, v.Result, v.Contradiction(r.All), path))
 	}
 	return failures
 }
