@@ -45,11 +45,9 @@ func (s *site) begin(t *testing.T, f Fault) (end func(), err error) {
 	case "kill -9 of a link shard":
 		return s.killOne(t, f, m.Processes(rig.LinkShard))
 	case "kill -9 of a sentry":
-		var used []rig.Process // and not one of the pool
-		for _, id := range s.live() {
-			if p, here := m.Runs(id); here {
-				used = append(used, p)
-			}
+		used := s.sentries(m)
+		if len(used) == 0 { // after a loss all may be on the other node
+			used = append(s.sentries(s.node(0)), s.sentries(s.node(1))...)
 		}
 		return s.killOne(t, f, used)
 	case "kill -9 of all of a node's processes":
@@ -106,6 +104,16 @@ func (s *site) begin(t *testing.T, f Fault) (end func(), err error) {
 
 // slowDisk is the speed of a slow disk in bytes per second.
 const slowDisk = 1 << 20
+
+// sentries are the sentries of a node that clients use, and none of the pool.
+func (s *site) sentries(m *rig.Machine) (used []rig.Process) {
+	for _, id := range s.live() {
+		if p, here := m.Runs(id); here {
+			used = append(used, p)
+		}
+	}
+	return used
+}
 
 // killOne kills one of some processes. Others start it again.
 func (s *site) killOne(t *testing.T, f Fault, all []rig.Process) (end func(), err error) {
