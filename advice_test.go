@@ -28,6 +28,7 @@ var advised = map[string]string{
 	"internal/session/line.go: startInTurn":                      "its turn never came, and no node was asked",
 	"internal/snapshot/replication/fetch.go: tellFetch":          "nothing was started without the saved state",
 	"internal/rpc/rpc.go: away":                                  "broken takes it back, unless the other end was not reached",
+	"internal/rpc/failure.go: refused":                           "asked before the call begins",
 	"internal/rpc/leader.go: errStandby":                         "asked before the call begins",
 	"internal/scheduler/place.go: noNode":                        "no node was asked",
 	"internal/scheduler/place.go: PlaceElsewhere":                "no node was asked",

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 
@@ -97,6 +98,22 @@ func (p *peer) restore(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	return p.broken(err)
+}
+
+// ErrRefused is in the Cause of an error for a call that the other end did not accept from this
+// process: the clock, the certificate or the secret of one of them is wrong.
+var ErrRefused = errors.New("the other end refuses the calls of this process")
+
+// refused makes the refusal of this process Unavailable. It says nothing about the credentials
+// of a Tenant, whose request may be the reason for the call. Nothing was done.
+func refused(err error) error {
+	if told := (*sandbox.Error)(nil); errors.As(err, &told) && told.Code == sandbox.Anonymous {
+		return &sandbox.Error{
+			Code: sandbox.Unavailable, Detail: "a part of the service refuses the calls of another one: their clocks may differ",
+			RetryAfter: awayAdvice, Cause: fmt.Errorf("%w: %w", ErrRefused, err),
+		}
+	}
+	return err
 }
 
 // broken is the error for a call without an answer. The call has begun at the other

@@ -197,6 +197,32 @@ func TestCallsWaitForAStart(t *testing.T) {
 	}
 }
 
+// A role that refuses another one, because their clocks differ for example, says nothing about
+// the credentials of a Tenant: the request may be sent again.
+func TestRefused(t *testing.T) {
+	s := serve(t, Node, NodeService(&sayingNodes{}))
+	scheduler := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return nil, nil })))
+	other, err := NewKeys([]byte(strings.Repeat("x", minSecret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := NewNodes(func(context.Context) ([]sandbox.NodeRecord, error) {
+		return []sandbox.NodeRecord{{Name: "n", Address: s.tcp, LeaseLeft: time.Minute}}, nil
+	}, Self{Role: SessionManager, Keys: other})
+	defer n.Close()
+	_, startErr := n.Start(t.Context(), "n", sandbox.StartRequest{Binding: sandbox.Binding{Tenant: "t"}})
+	_, dialErr := n.Dial(t.Context(), "n", sandbox.BootRef{Tenant: "t", BootID: "b"}, 8080)
+	exportErr := n.ExportSaved(t.Context(), "n", "s", false, io.Discard)
+	p := NewPlacement(scheduler.tcp, Self{Role: SessionManager, Keys: other})
+	defer p.Close()
+	_, placeErr := p.Place(t.Context(), sandbox.BootNeeds{})
+	for name, err := range map[string]error{"Start": startErr, "Dial": dialErr, "ExportSaved": exportErr, "Place": placeErr} {
+		if sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != awayAdvice || !strings.Contains(err.Error(), "clocks may differ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestWhoMayCall(t *testing.T) {
 	s := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return nil, nil })))
 	other, err := NewKeys([]byte(strings.Repeat("x", minSecret)))
@@ -211,7 +237,7 @@ func TestWhoMayCall(t *testing.T) {
 		{"session-manager", s.self(SessionManager, ""), ""},
 		{"node", s.self(Node, "n"), sandbox.Denied},
 		{"gateway", s.self(Gateway, ""), sandbox.Denied},
-		{"another installation", Self{Role: SessionManager, Keys: other}, sandbox.Anonymous},
+		{"another installation", Self{Role: SessionManager, Keys: other}, sandbox.Unavailable},
 	} {
 		p := NewPlacement(s.tcp, tt.self)
 		defer p.Close()

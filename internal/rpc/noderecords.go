@@ -19,8 +19,9 @@ import (
 // NodeRecords are the records at the session managers of an installation, for a Node. Use
 // NewNodeRecords.
 type NodeRecords struct {
-	all  []nodeRecordsPeer
-	last atomic.Int64 // index in all of the session manager to ask first
+	all   []nodeRecordsPeer
+	last  atomic.Int64  // index in all of the session manager to ask first
+	limit time.Duration // of one attempt, if there are several
 }
 
 type nodeRecordsPeer struct {
@@ -33,7 +34,7 @@ var _ sandbox.NodeRecords = (*NodeRecords)(nil)
 // NewNodeRecords returns the records at session managers, of which any may answer. It does
 // not connect yet. addresses has at least one.
 func NewNodeRecords(addresses []string, self Self) *NodeRecords {
-	r := &NodeRecords{}
+	r := &NodeRecords{limit: askLimit}
 	for _, address := range addresses {
 		p := newPeer(SessionManager, "", address, self)
 		r.all = append(r.all, nodeRecordsPeer{p, sessionv1connect.NewNodeRecordsServiceClient(p.http, p.base, p.options()...)})
@@ -53,7 +54,8 @@ func (r *NodeRecords) Close() {
 const askLimit = 2 * time.Second
 
 // askAny makes a call to the session manager that answered last, and to the others in turn
-// while it is Unavailable or silent: all calls are idempotent. The last error is returned.
+// while it is Unavailable or silent: all calls are idempotent. One whose clock is wrong refuses
+// this Node, which is Unavailable too. The last error is returned.
 func askAny[Req, Res any](
 	ctx context.Context, r *NodeRecords,
 	method func(sessionv1connect.NodeRecordsServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
@@ -67,7 +69,7 @@ func askAny[Req, Res any](
 		}
 		attempt, cancel := ctx, func() {}
 		if len(r.all) > 1 {
-			attempt, cancel = context.WithTimeout(ctx, askLimit)
+			attempt, cancel = context.WithTimeout(ctx, r.limit)
 		}
 		res, err = call(attempt, p.peer, "", of, msg)
 		silent := err != nil && attempt.Err() != nil

@@ -59,14 +59,16 @@ func (l liar) TemplateBytes(ctx context.Context, _ string, tenant sandbox.Tenant
 }
 
 // A Node is answered while any of the session managers answers, and asks that one first
-// from then on. A refusal is not asked for again elsewhere.
+// from then on. It does not ask another one after a refusal of what it asked for.
 func TestAnySessionManagerAnswers(t *testing.T) {
 	p := newPKI(t)
 	store := sqlitetest.Open(t)
 	away := p.secured(t, SessionManager, "a", NodeRecordsService(recordsAway{}))
 	silent := p.secured(t, SessionManager, "c", NodeRecordsService(recordsSilent{}))
 	s := p.secured(t, SessionManager, "b", NodeRecordsService(session.NodeRecords{Store: store, Home: "home"}))
-	r := p.recordsOf(t, s, "n", "https://127.0.0.1:1", away.tcp, silent.tcp)
+	refusing := p.secured(t, SessionManager, "d", NodeRecordsService(recordsRefusing{}))
+	r := p.recordsOf(t, s, "n", "https://127.0.0.1:1", away.tcp, refusing.tcp)
+	r.limit = time.Minute // a busy machine may take longer than askLimit for an answer
 	for range 2 {
 		if n, err := r.SnapshotsOfBuild(t.Context(), "b"); n != 0 || err != nil {
 			t.Errorf("SnapshotsOfBuild = %d, %v", n, err)
@@ -78,10 +80,28 @@ func TestAnySessionManagerAnswers(t *testing.T) {
 	if _, err := r.TemplateBytes(t.Context(), "n", "t"); !errors.Is(err, sandbox.Denied) {
 		t.Errorf("TemplateBytes: %v", err)
 	}
-	earlier := p.secured(t, SessionManager, "c") // a program from before this service
+	r = p.recordsOf(t, s, "n", silent.tcp)
+	for _, tt := range []struct {
+		first int64
+		limit time.Duration
+	}{
+		{1, time.Minute}, // connects: the next answer takes no long time
+		{0, askLimit},
+	} {
+		r.limit = tt.limit
+		r.last.Store(tt.first)
+		if n, err := r.SnapshotsOfBuild(t.Context(), "b"); n != 0 || err != nil || r.last.Load() != 1 {
+			t.Errorf("SnapshotsOfBuild, with the session manager %d asked first, = %d, %v, of %d", tt.first, n, err, r.last.Load())
+		}
+	}
+	earlier := p.secured(t, SessionManager, "e") // a program from before this service
 	r = p.recordsOf(t, s, "n", earlier.tcp)
+	r.limit = time.Minute
 	if n, err := r.SnapshotsOfBuild(t.Context(), "b"); n != 0 || err != nil {
 		t.Errorf("SnapshotsOfBuild beside a session manager of an earlier program = %d, %v", n, err)
+	}
+	if _, err := p.recordsOf(t, refusing, "n").SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) || !errors.Is(err, ErrRefused) {
+		t.Errorf("SnapshotsOfBuild where the node is refused: %v", err)
 	}
 	none := p.recordsOf(t, away, "n")
 	if _, err := none.SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) {
@@ -95,6 +115,14 @@ type recordsSilent struct{ sandbox.NodeRecords }
 func (recordsSilent) SnapshotsOfBuild(ctx context.Context, _ string) (int, error) {
 	<-ctx.Done()
 	return 0, ctx.Err()
+}
+
+// recordsRefusing are those of a session manager whose clock is ahead of that of the Node: the
+// token of a call has expired.
+type recordsRefusing struct{ sandbox.NodeRecords }
+
+func (recordsRefusing) SnapshotsOfBuild(context.Context, string) (int, error) {
+	return 0, anonymous(errors.New("token is expired"))
 }
 
 // recordsAway are those of a session manager whose database is away.

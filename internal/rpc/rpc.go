@@ -233,7 +233,7 @@ func call[Req, Res any](
 	}
 	res, err := method(signed, req)
 	if err != nil {
-		return nil, p.restore(ctx, err)
+		return nil, refused(p.restore(ctx, err))
 	}
 	return res.Msg, nil
 }

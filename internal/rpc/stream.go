@@ -108,7 +108,7 @@ func (p *peer) upgrade(ctx context.Context, conn net.Conn, pair *cluster.Pair, n
 		return nil, err
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols {
-		return nil, refusal(res)
+		return nil, refused(refusal(res))
 	}
 	return &stream{Conn: conn, head: r}, nil
 }
@@ -136,7 +136,7 @@ func takeStream(req *http.Request, conn *net.UnixConn) (net.Conn, error) {
 	case err != nil:
 		return nil, err
 	case res.StatusCode != http.StatusSwitchingProtocols:
-		return nil, refusal(res)
+		return nil, refused(refusal(res))
 	case handle == nil:
 		return &stream{Conn: conn, head: r}, nil
 	}

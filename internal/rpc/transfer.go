@@ -246,7 +246,7 @@ func (p *peer) transfer(ctx context.Context, tenant sandbox.TenantID, method, pa
 		return nil, p.broke(ctx, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		err := refusal(res)
+		err := refused(refusal(res))
 		var told *sandbox.Error
 		if errors.As(err, &told) {
 			return nil, told

@@ -95,7 +95,7 @@ func (r *role) openRecords(ctx context.Context, secret []byte) (*rpc.NodeRecords
 		switch {
 		case err == nil, errors.Is(err, sandbox.NotFound):
 			return records, nil
-		case errors.Is(err, sandbox.Denied), errors.Is(err, sandbox.Anonymous):
+		case errors.Is(err, sandbox.Denied), errors.Is(err, rpc.ErrRefused):
 			records.Close()
 			return nil, fmt.Errorf("ask the session-manager: %w", err)
 		}
