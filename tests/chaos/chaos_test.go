@@ -29,6 +29,8 @@ type run struct {
 	slots []*slot
 	r     Report
 
+	last time.Time // when no wait goes on any more, so that the run ends
+
 	mu    sync.Mutex
 	ended []string // Sandboxes that were deleted, or have ended
 }
@@ -42,6 +44,7 @@ func TestChaos(t *testing.T) {
 	}
 	r := &run{site: s, t: t, h: NewHistory(), c: s.hasty(s.Gateways().Client(t, "chaos"))}
 	r.r = Report{Seed: seed(t), Duration: duration}
+	r.last = time.Now().Add(duration + settleLimit)
 	t.Logf("seed %d, %v", r.r.Seed, duration)
 	before := r.holdings()
 	s.beats.reset(r.h)
@@ -69,12 +72,20 @@ func TestChaos(t *testing.T) {
 	go func() { clients.Wait(); close(finished) }()
 	select {
 	case <-finished:
-	case <-time.After(settleLimit):
-		r.fail("clients still wait %v after the last fault", settleLimit)
+	case <-time.After(time.Until(r.patience())):
+		r.fail("clients still wait long after the last fault")
 		cancel()
 		<-finished
 	}
 	r.judgeTheEnd(before)
+}
+
+// patience returns when a wait that begins now ends.
+func (r *run) patience() time.Time {
+	if end := time.Now().Add(settleLimit); end.Before(r.last) {
+		return end
+	}
+	return r.last
 }
 
 // slot prepares a slot.
@@ -153,7 +164,7 @@ func (r *run) takeovers() (n int) {
 // settle waits until each slot had an answer to a call since a time, and no Sandbox runs on
 // two nodes.
 func (r *run) settle(f Fault, since time.Duration) {
-	for end := time.Now().Add(settleLimit); ; time.Sleep(50 * time.Millisecond) {
+	for end := r.patience(); ; time.Sleep(50 * time.Millisecond) {
 		waits := ""
 		for i, one := range r.slots {
 			if time.Duration(one.reached.Load()) <= since {
@@ -164,11 +175,11 @@ func (r *run) settle(f Fault, since time.Duration) {
 			break
 		}
 		if time.Now().After(end) {
-			r.fail("within %v of %s, no client of the slots%s was answered", settleLimit, f, waits)
+			r.fail("%v after the end of %s, no client of the slots%s was answered", r.h.Now()-since, f, waits)
 			return
 		}
 	}
-	for end := time.Now().Add(settleLimit); ; time.Sleep(50 * time.Millisecond) {
+	for end := r.patience(); ; time.Sleep(50 * time.Millisecond) {
 		twice := ""
 		for _, id := range r.present() {
 			if r.runsOn(id) > 1 {
@@ -179,7 +190,7 @@ func (r *run) settle(f Fault, since time.Duration) {
 			return
 		}
 		if time.Now().After(end) {
-			r.fail("%v after %s, these sandboxes run on two nodes:%s", settleLimit, f, twice)
+			r.fail("%v after %s, these sandboxes run on two nodes:%s", r.h.Now()-since, f, twice)
 			return
 		}
 	}
@@ -206,7 +217,7 @@ func (r *run) holdings() []rig.Holdings {
 
 // judgeTheEnd checks what must hold once no fault is left.
 func (r *run) judgeTheEnd(before []rig.Holdings) {
-	ctx, cancel := context.WithTimeout(r.t.Context(), settleLimit)
+	ctx, cancel := context.WithDeadline(r.t.Context(), r.patience())
 	defer cancel()
 	r.quotaIs(ctx, "before the deletes")
 	var all sync.WaitGroup
@@ -230,11 +241,11 @@ func (r *run) judgeTheEnd(before []rig.Holdings) {
 	}
 	all.Wait()
 	if ctx.Err() != nil {
-		r.fail("not all sandboxes answered and were deleted within %v", settleLimit)
+		r.fail("not all sandboxes answered and were deleted in time")
 	}
 	r.quotaIs(ctx, "after the deletes")
 	r.r.All = r.h.Operations()
-	for _, text := range judge(r.t, "history", &r.r, time.Minute) {
+	for _, text := range judge(r.t, "history", &r.r, checkLimit) {
 		r.fail("%s", text)
 	}
 	for _, o := range r.r.All {
@@ -293,6 +304,8 @@ func (r *run) usageIsExact() {
 	}
 	for _, id := range r.ended {
 		least, most := UsageBounds(id, r.r.All)
+		off := r.jumps(id)
+		least, most = least-off, most+off
 		got := metered[id]
 		delete(metered, id)
 		r.t.Logf("%s ran for %.3f s by its meter, and from %.3f to %.3f s by its clients", id, got, least.Seconds(), most.Seconds())
@@ -305,13 +318,37 @@ func (r *run) usageIsExact() {
 	}
 }
 
+// jumps returns by how much the clocks of machines jumped while a Sandbox lived: its usage is
+// counted by the wall clocks of session-managers and nodes.
+func (r *run) jumps(id string) (sum time.Duration) {
+	var from, to time.Duration
+	for _, o := range r.r.All {
+		switch {
+		case o.In.Sandbox != id:
+		case o.In.Kind == Create:
+			from = o.Call
+		case o.In.Kind == Delete:
+			to = o.Return
+		}
+	}
+	for _, s := range r.r.Spans {
+		if s.Began <= to && s.Settled >= from {
+			sum += s.Fault.Jump.Abs()
+		}
+	}
+	return sum
+}
+
+// checkLimit bounds the check of one history.
+const checkLimit = 30 * time.Second
+
 // usageSlack is for clocks of one machine that are read one after the other, in seconds.
 const usageSlack = 0.05
 
 // nothingIsLeft compares what nodes hold without Sandboxes with what they held before.
 func (r *run) nothingIsLeft(before []rig.Holdings) {
 	var left []string
-	for end := time.Now().Add(settleLimit); ; time.Sleep(time.Second) {
+	for end := r.patience(); ; time.Sleep(time.Second) {
 		left = nil
 		for i, now := range r.holdings() {
 			for _, name := range []string{"processes, sentry", "processes, spare", "processes, link shard", "processes, sentry host", "cgroups", "mounts in the sentry host", "files hosts/*/boots/*", "files upper/*", "files server/node/boots/*"} {
@@ -324,7 +361,7 @@ func (r *run) nothingIsLeft(before []rig.Holdings) {
 			return
 		}
 		if time.Now().After(end) {
-			r.fail("%v after the deletes there are %q", settleLimit, left)
+			r.fail("long after the deletes there are %q", left)
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,11 +17,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/s3rig"
 )
 
-// Variables of scripts/test-chaos.sh. Without the first one no cluster is started.
+// Variables of scripts/chaos.sh. Without the first one no cluster is started.
 const (
 	seedVariable     = "CHAOS_SEED"
 	durationVariable = "CHAOS_DURATION"
-	reportVariable   = "CHAOS_REPORT" // a folder
+	reportVariable   = "CHAOS_REPORT"  // a folder
+	foldersVariable  = "CHAOS_FOLDERS" // a file for the data folders, one in a line
 )
 
 // site is a cluster, and all that it depends on.
@@ -60,10 +62,30 @@ func newSite(t *testing.T, fence string) *site {
 		env = append(env, "CLOUD_SANDBOX_FENCE_SECONDS="+fence)
 	}
 	s.Fleet = rig.NewCluster(t, n, env...)
+	s.listFolders(t)
 	s.disk = s.PutOnDisk(t, rig.FleetNode, diskBytes)
 	s.StartAll(t)
 	s.ops = s.hasty(s.Gateways().Operator(t))
 	return s
+}
+
+// listFolders lists the data folders of the Machines in a file, so that a script can remove them
+// after the end of a test process that was killed.
+func (s *site) listFolders(t *testing.T) {
+	t.Helper()
+	path := os.Getenv(foldersVariable)
+	if path == "" {
+		return
+	}
+	var text strings.Builder
+	for _, name := range []string{
+		rig.FleetHome, rig.FleetNode, rig.FleetScheduler, rig.FleetSchedulerB, rig.FleetManager, rig.FleetManagerB, rig.FleetGatewayA, rig.FleetGatewayB,
+	} {
+		fmt.Fprintln(&text, s.Machine(name).Data)
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // callLimit bounds a call of a client.
