@@ -12,6 +12,7 @@ import (
 // The argument node is the name of the Node that asks. Between machines it is the name in
 // the Node's certificate.
 type NodeRecords interface {
+	CopyRecords
 	// RenewLease is NodeStore.RenewLease. The record's Name is the name of the Node
 	// that asks.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
@@ -31,39 +32,6 @@ type NodeRecords interface {
 	// TemplateBytes returns the bound of a Tenant's Quota for its Templates; zero: none.
 	// Denied unless the Node keeps the Templates.
 	TemplateBytes(ctx context.Context, node string, tenant TenantID) (int64, error)
-	// KeepCopyKey is CopyKeyStore.KeepCopyKey.
-	KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error)
-}
-
-// CopyKeyStore keeps the keys of the copies of Snapshots, so that Nodes that make the first
-// copies of a Tenant at the same time use one key. They are sealed with a key that the Store
-// does not have.
-type CopyKeyStore interface {
-	// KeepCopyKey returns the sealed key of the copies whose Blobs begin with prefix.
-	// If the Store has none yet, it stores sealed and returns it. Invalid unless
-	// CheckCopyKey accepts both, Exhausted when the Store has MaxCopyKeys.
-	KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error)
-}
-
-const (
-	// MaxCopyKeys bounds the keys of a CopyKeyStore: a Node makes one for each Tenant and
-	// each key of the operator.
-	MaxCopyKeys = 1_000_000
-	// maxCopyKey bounds a sealed key, in bytes.
-	maxCopyKey = 1024
-)
-
-var copyPrefixPattern = lazily(`^[0-9a-f]{32}$`)
-
-// CheckCopyKey returns Invalid unless a CopyKeyStore can keep sealed for prefix.
-func CheckCopyKey(prefix string, sealed []byte) error {
-	if !copyPrefixPattern.MatchString(prefix) {
-		return Errorf(Invalid, "the prefix of copies of snapshots has 32 hex digits")
-	}
-	if len(sealed) == 0 || len(sealed) > maxCopyKey {
-		return Errorf(Invalid, "the sealed key of copies of snapshots has 1 to %d bytes", maxCopyKey)
-	}
-	return nil
 }
 
 // SavedOwner is the owner of a saved state, and the size and age of the state.

@@ -214,6 +214,20 @@ type SnapshotStore interface {
 	DropSnapshot(ctx context.Context, id string) error
 }
 
+// LeftStates keeps which saved states are to be deleted on Nodes that were away when their
+// Snapshots were dropped. Only session-manager writes here.
+type LeftStates interface {
+	// LeaveSnapshot is DropSnapshot for a Snapshot whose Node cannot delete the state now.
+	LeaveSnapshot(ctx context.Context, id string) error
+	// StatesLeft returns up to limit states on Nodes that have their Lease.
+	StatesLeft(ctx context.Context, limit int) ([]LeftState, error)
+	// ForgetState removes a record once the Node has deleted the state.
+	ForgetState(ctx context.Context, s LeftState) error
+}
+
+// LeftState is a saved state without a Snapshot.
+type LeftState struct{ Node, Snapshot string }
+
 // SnapshotRecords reads the records of Snapshots.
 type SnapshotRecords interface {
 	// SnapshotByID returns the record of any Tenant; callers check Tenant.

@@ -11,10 +11,11 @@ import (
 type Store interface {
 	SandboxStore
 	SnapshotStore
+	LeftStates
 	VolumeStore
 	NodeStore
 	LeaderStore
-	CopyKeyStore
+	CopyStore
 	SigningKeyStore
 	KeyStore
 	SecretStore

@@ -113,7 +113,7 @@ func parseBlobsKey(v string) ([]byte, error) {
 	return key, nil
 }
 
-func (b *Blobs) check() error {
+func (b *Blobs) check(role string) error {
 	if !b.Wanted() {
 		if b.DiskBytes > 0 {
 			return errors.New("SNAPSHOT_DISK_MB: it needs CLOUD_SANDBOX_BLOBS, which stores the snapshots that do not fit on this disk")
@@ -121,7 +121,8 @@ func (b *Blobs) check() error {
 		return nil
 	}
 	var errs []error
-	if (len(b.Keys) == 0) == (b.KeyFile == "") {
+	// A session-manager deletes copies and opens none.
+	if has := len(b.Keys) > 0; has == (b.KeyFile != "") && (has || role != RoleSessionManager) {
 		errs = append(errs, errors.New("CLOUD_SANDBOX_BLOBS_KEY and CLOUD_SANDBOX_BLOBS_KEY_FILE: set one of them, because copies of snapshots are sealed; make a key with `openssl rand -hex 32`"))
 	}
 	if b.Bucket == "" {

@@ -73,3 +73,17 @@ func TestReadBlobsKey(t *testing.T) {
 		}
 	}
 }
+
+// A session-manager deletes copies and opens none, so it needs no key.
+func TestBlobsWithoutKey(t *testing.T) {
+	b := Blobs{Dir: "/mnt/blobs"}
+	for role, ok := range map[string]bool{"": false, RoleNode: false, RoleSessionManager: true} {
+		if err := b.check(role); (err == nil) != ok {
+			t.Errorf("role %q: %v", role, err)
+		}
+	}
+	b.Keys, b.KeyFile = [][]byte{make([]byte, 32)}, "/k"
+	if err := b.check(RoleSessionManager); err == nil {
+		t.Error("a key and a file of keys are taken")
+	}
+}

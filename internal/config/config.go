@@ -440,7 +440,7 @@ func (c *Config) Validate() error {
 		c.checkSecretFiles(),
 		c.checkFailpoint(),
 		c.checkWebhooks(),
-		c.Blobs.check(),
+		c.Blobs.check(c.Role),
 	)
 }
 

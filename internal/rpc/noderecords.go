@@ -54,8 +54,9 @@ func (r *NodeRecords) Close() {
 const askLimit = 2 * time.Second
 
 // askAny makes a call to the session manager that answered last, and to the others in turn
-// while it is Unavailable or silent: all calls are idempotent. One whose clock is wrong refuses
-// this Node, which is Unavailable too. The last error is returned.
+// while it is Unavailable, silent, or of an earlier version that does not know the call: all
+// calls are idempotent. One whose clock is wrong refuses this Node, which is Unavailable too.
+// The last error is returned.
 func askAny[Req, Res any](
 	ctx context.Context, r *NodeRecords,
 	method func(sessionv1connect.NodeRecordsServiceClient, context.Context, *connect.Request[Req]) (*connect.Response[Res], error), msg *Req,
@@ -74,6 +75,9 @@ func askAny[Req, Res any](
 		res, err = call(attempt, p.peer, "", of, msg)
 		silent := err != nil && attempt.Err() != nil
 		cancel()
+		if isUnknown(err) {
+			err = p.away(err)
+		}
 		if !silent && !errors.Is(err, sandbox.Unavailable) {
 			r.last.Store(int64(index))
 			return res, err
@@ -138,10 +142,61 @@ func (r *NodeRecords) TemplateBytes(ctx context.Context, _ string, tenant sandbo
 	return m.GetBytes(), err
 }
 
-// KeepCopyKey implements sandbox.NodeRecords.
+// KeepCopyKey implements sandbox.CopyRecords.
 func (r *NodeRecords) KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
 	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.KeepCopyKey, &sessionv1.KeepCopyKeyRequest{Prefix: prefix, Sealed: sealed})
 	return m.GetSealed(), err
+}
+
+// PackScope implements sandbox.CopyRecords.
+func (r *NodeRecords) PackScope(ctx context.Context) (string, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.PackScope, &sessionv1.PackScopeRequest{})
+	return m.GetScope(), err
+}
+
+// BeginCopy implements sandbox.CopyRecords. The Node is Self's, as in the methods below.
+func (r *NodeRecords) BeginCopy(ctx context.Context, _ string, c sandbox.CopyRef) (sandbox.CopyAttempt, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.BeginCopy, &sessionv1.BeginCopyRequest{Snapshot: c.Snapshot, Prefix: c.Prefix})
+	if err != nil {
+		return sandbox.CopyAttempt{}, err
+	}
+	return sandbox.CopyAttempt{CopyRef: c, Number: m.Number}, nil
+}
+
+// UsePacks implements sandbox.CopyRecords.
+func (r *NodeRecords) UsePacks(ctx context.Context, _ string, use sandbox.PackUse) ([]string, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.UsePacks, &sessionv1.UsePacksRequest{
+		Attempt: fromAttempt(use.CopyAttempt), Packs: use.Packs, Shared: use.Shared, Life: durationpb.New(use.Life),
+	})
+	return m.GetRefused(), err
+}
+
+// CompleteCopy implements sandbox.CopyRecords.
+func (r *NodeRecords) CompleteCopy(ctx context.Context, _ string, c sandbox.CopyAttempt) error {
+	_, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.CompleteCopy, &sessionv1.CompleteCopyRequest{Attempt: fromAttempt(c)})
+	return err
+}
+
+// AbandonCopy implements sandbox.CopyRecords.
+func (r *NodeRecords) AbandonCopy(ctx context.Context, _ string, c sandbox.AbandonedCopy) error {
+	_, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.AbandonCopy, &sessionv1.AbandonCopyRequest{
+		Snapshot: c.Snapshot, Prefix: c.Prefix, Packs: c.Packs,
+	})
+	return err
+}
+
+// FindCopy implements sandbox.CopyRecords.
+func (r *NodeRecords) FindCopy(ctx context.Context, tenant sandbox.TenantID, snapshot string) (string, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.FindCopy, &sessionv1.FindCopyRequest{Tenant: string(tenant), Snapshot: snapshot})
+	return m.GetPrefix(), err
+}
+
+func fromAttempt(c sandbox.CopyAttempt) *sessionv1.CopyAttempt {
+	return &sessionv1.CopyAttempt{Snapshot: c.Snapshot, Prefix: c.Prefix, Number: c.Number}
+}
+
+func toAttempt(c *sessionv1.CopyAttempt) sandbox.CopyAttempt {
+	return sandbox.CopyAttempt{CopyRef: sandbox.CopyRef{Snapshot: c.GetSnapshot(), Prefix: c.GetPrefix()}, Number: c.GetNumber()}
 }
 
 // NodeRecordsService serves records to Nodes. Each is about the Node that the caller's
@@ -223,4 +278,36 @@ func (s nodeRecordsServer) TemplateBytes(ctx context.Context, r *connect.Request
 func (s nodeRecordsServer) KeepCopyKey(ctx context.Context, r *connect.Request[sessionv1.KeepCopyKeyRequest]) (*connect.Response[sessionv1.KeepCopyKeyResponse], error) {
 	sealed, err := s.records.KeepCopyKey(ctx, r.Msg.Prefix, r.Msg.Sealed)
 	return answer(&sessionv1.KeepCopyKeyResponse{Sealed: sealed}, err)
+}
+
+func (s nodeRecordsServer) PackScope(ctx context.Context, _ *connect.Request[sessionv1.PackScopeRequest]) (*connect.Response[sessionv1.PackScopeResponse], error) {
+	scope, err := s.records.PackScope(ctx)
+	return answer(&sessionv1.PackScopeResponse{Scope: scope}, err)
+}
+
+func (s nodeRecordsServer) BeginCopy(ctx context.Context, r *connect.Request[sessionv1.BeginCopyRequest]) (*connect.Response[sessionv1.BeginCopyResponse], error) {
+	a, err := s.records.BeginCopy(ctx, callerOf(ctx).Name, sandbox.CopyRef{Snapshot: r.Msg.Snapshot, Prefix: r.Msg.Prefix})
+	return answer(&sessionv1.BeginCopyResponse{Number: a.Number}, err)
+}
+
+func (s nodeRecordsServer) UsePacks(ctx context.Context, r *connect.Request[sessionv1.UsePacksRequest]) (*connect.Response[sessionv1.UsePacksResponse], error) {
+	refused, err := s.records.UsePacks(ctx, callerOf(ctx).Name, sandbox.PackUse{
+		CopyAttempt: toAttempt(r.Msg.Attempt), Packs: r.Msg.Packs, Shared: r.Msg.Shared, Life: r.Msg.Life.AsDuration(),
+	})
+	return answer(&sessionv1.UsePacksResponse{Refused: refused}, err)
+}
+
+func (s nodeRecordsServer) CompleteCopy(ctx context.Context, r *connect.Request[sessionv1.CompleteCopyRequest]) (*connect.Response[sessionv1.CompleteCopyResponse], error) {
+	return answer(&sessionv1.CompleteCopyResponse{}, s.records.CompleteCopy(ctx, callerOf(ctx).Name, toAttempt(r.Msg.Attempt)))
+}
+
+func (s nodeRecordsServer) AbandonCopy(ctx context.Context, r *connect.Request[sessionv1.AbandonCopyRequest]) (*connect.Response[sessionv1.AbandonCopyResponse], error) {
+	return answer(&sessionv1.AbandonCopyResponse{}, s.records.AbandonCopy(ctx, callerOf(ctx).Name, sandbox.AbandonedCopy{
+		CopyRef: sandbox.CopyRef{Snapshot: r.Msg.Snapshot, Prefix: r.Msg.Prefix}, Packs: r.Msg.Packs,
+	}))
+}
+
+func (s nodeRecordsServer) FindCopy(ctx context.Context, r *connect.Request[sessionv1.FindCopyRequest]) (*connect.Response[sessionv1.FindCopyResponse], error) {
+	prefix, err := s.records.FindCopy(ctx, sandbox.TenantID(r.Msg.Tenant), r.Msg.Snapshot)
+	return answer(&sessionv1.FindCopyResponse{Prefix: prefix}, err)
 }

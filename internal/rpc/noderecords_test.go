@@ -3,10 +3,14 @@ package rpc
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlitetest"
@@ -48,6 +52,22 @@ func (l liar) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Du
 
 func (l liar) OwnerOf(ctx context.Context, _, snapshot string) (sandbox.SavedOwner, error) {
 	return l.NodeRecords.OwnerOf(ctx, "home", snapshot)
+}
+
+func (l liar) BeginCopy(ctx context.Context, _ string, c sandbox.CopyRef) (sandbox.CopyAttempt, error) {
+	return l.NodeRecords.BeginCopy(ctx, "home", c)
+}
+
+func (l liar) UsePacks(ctx context.Context, _ string, use sandbox.PackUse) ([]string, error) {
+	return l.NodeRecords.UsePacks(ctx, "home", use)
+}
+
+func (l liar) CompleteCopy(ctx context.Context, _ string, c sandbox.CopyAttempt) error {
+	return l.NodeRecords.CompleteCopy(ctx, "home", c)
+}
+
+func (l liar) AbandonCopy(ctx context.Context, _ string, c sandbox.AbandonedCopy) error {
+	return l.NodeRecords.AbandonCopy(ctx, "home", c)
 }
 
 func (l liar) NeedsImage(ctx context.Context, _, image string) (sandbox.Snapshot, error) {
@@ -103,6 +123,15 @@ func TestAnySessionManagerAnswers(t *testing.T) {
 	if _, err := p.recordsOf(t, refusing, "n").SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) || !errors.Is(err, ErrRefused) {
 		t.Errorf("SnapshotsOfBuild where the node is refused: %v", err)
 	}
+	// Each knows the service, and an earlier one not all of its calls.
+	unknown := p.secured(t, SessionManager, "d", earlierRecords())
+	r = p.recordsOf(t, s, "n", unknown.tcp)
+	if scope, err := r.PackScope(t.Context()); scope == "" || err != nil {
+		t.Errorf("PackScope beside a session manager of an earlier program = %q, %v", scope, err)
+	}
+	if _, err := p.recordsOf(t, unknown, "n").PackScope(t.Context()); !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("PackScope of a session manager of an earlier program: %v", err)
+	}
 	none := p.recordsOf(t, away, "n")
 	if _, err := none.SnapshotsOfBuild(t.Context(), "b"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("SnapshotsOfBuild of a session manager without its database: %v", err)
@@ -123,6 +152,13 @@ type recordsRefusing struct{ sandbox.NodeRecords }
 
 func (recordsRefusing) SnapshotsOfBuild(context.Context, string) (int, error) {
 	return 0, anonymous(errors.New("token is expired"))
+}
+
+// earlierRecords is the service of a program that knows none of its calls.
+func earlierRecords() Service {
+	return Service{Name: sessionv1connect.NodeRecordsServiceName, handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+		return sessionv1connect.NewNodeRecordsServiceHandler(sessionv1connect.UnimplementedNodeRecordsServiceHandler{}, o...)
+	}}
 }
 
 // recordsAway are those of a session manager whose database is away.

@@ -72,6 +72,12 @@ var rules = map[string]rule{
 	sessionv1connect.NodeRecordsServiceSnapshotsOfBuildProcedure: forNone(Node),
 	sessionv1connect.NodeRecordsServiceTemplateBytesProcedure:    forNone(Node),
 	sessionv1connect.NodeRecordsServiceKeepCopyKeyProcedure:      forNone(Node),
+	sessionv1connect.NodeRecordsServicePackScopeProcedure:        forNone(Node),
+	sessionv1connect.NodeRecordsServiceBeginCopyProcedure:        forNone(Node),
+	sessionv1connect.NodeRecordsServiceUsePacksProcedure:         forNone(Node),
+	sessionv1connect.NodeRecordsServiceCompleteCopyProcedure:     forNone(Node),
+	sessionv1connect.NodeRecordsServiceAbandonCopyProcedure:      forNone(Node),
+	sessionv1connect.NodeRecordsServiceFindCopyProcedure:         forNone(Node),
 
 	// Of the scheduler.
 	schedulerv1connect.SchedulerServicePlaceProcedure:          forNone(SessionManager),

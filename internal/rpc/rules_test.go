@@ -77,6 +77,12 @@ cloudsandbox.node.v1.NodeService.WriteVolumeFile     G
 cloudsandbox.scheduler.v1.SchedulerService/Place     m
 cloudsandbox.scheduler.v1.SchedulerService/PlaceElsewhere m
 cloudsandbox.session.v1.NodeRecordsService/KeepCopyKey n
+cloudsandbox.session.v1.NodeRecordsService/PackScope n
+cloudsandbox.session.v1.NodeRecordsService/BeginCopy n
+cloudsandbox.session.v1.NodeRecordsService/UsePacks n
+cloudsandbox.session.v1.NodeRecordsService/CompleteCopy n
+cloudsandbox.session.v1.NodeRecordsService/AbandonCopy n
+cloudsandbox.session.v1.NodeRecordsService/FindCopy n
 cloudsandbox.session.v1.NodeRecordsService/LeaderOf  n
 cloudsandbox.session.v1.NodeRecordsService/NeedsImage n
 cloudsandbox.session.v1.NodeRecordsService/OwnerOf   n

@@ -308,8 +308,15 @@ func (t *Templates) StoreUpload(ctx context.Context, tenant sandbox.TenantID, ha
 // takesUploads turns the error of a call that the other end does not know into
 // Unsupported.
 func takesUploads(err error) error {
-	if remote := (*connect.Error)(nil); errors.Is(err, errUnknownCall) || errors.As(err, &remote) && remote.Code() == connect.CodeUnimplemented {
+	if isUnknown(err) {
 		return sandbox.Errorf(sandbox.Unsupported, "the node that keeps the templates is of an earlier version, which takes no uploads: upgrade it").WithCause(err)
 	}
 	return err
+}
+
+// isUnknown reports whether err says that the other end, of an earlier version, does not
+// know the call.
+func isUnknown(err error) bool {
+	var remote *connect.Error
+	return errors.Is(err, errUnknownCall) || errors.As(err, &remote) && remote.Code() == connect.CodeUnimplemented
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -68,7 +69,7 @@ func (j *joined) openOffload(ctx context.Context) error {
 	}
 	j.replicas, err = replication.Open(inner, replication.Config{
 		Dir: filepath.Join(j.layout.Server(), "offload"), Blobs: blobs, Keys: j.cfg.Blobs.Keys, DiskBytes: j.cfg.Blobs.DiskBytes,
-		Owner: j.ownerOf, KeepKey: j.keepCopyKey, BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
+		Owner: j.ownerOf, Records: j.records, Node: j.nodeName(), BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
 	})
 	if err != nil {
 		return fmt.Errorf("copies of snapshots: %w", err)
@@ -84,12 +85,6 @@ func (j *joined) ownerOf(ctx context.Context, name string) (replication.Owned, e
 	return replication.Owned{Group: string(o.Tenant), Bytes: o.Bytes, At: o.CreatedAt}, err
 }
 
-// keepCopyKey is sandbox.NodeRecords.KeepCopyKey of the records, which a Node has later than
-// its Engine.
-func (j *joined) keepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
-	return j.records.KeepCopyKey(ctx, prefix, sealed)
-}
-
 // startOffload starts snapshot replication, if configured.
 func (j *joined) startOffload(parts *run.Parts) {
 	if j.replicas != nil {
@@ -97,8 +92,48 @@ func (j *joined) startOffload(parts *run.Parts) {
 	}
 }
 
+// collecting holds the dependencies of a replication.Collector.
+type collecting struct {
+	blobs  sandbox.Blobs // nil: not configured
+	counts replication.CollectorCounts
+	log    *slog.Logger
+}
+
+// openCollecting opens the store of copies for a process that may lead.
+func (j *joined) openCollecting(ctx context.Context) (*collecting, error) {
+	c := &collecting{log: j.log}
+	j.registry.MustRegister(&collectingCollector{&c.counts})
+	if !j.cfg.Blobs.Wanted() {
+		return c, nil
+	}
+	blobs, err := j.openBlobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.blobs = blobs
+	return c, nil
+}
+
+// run collects with the records of the process that leads, until ctx ends.
+func (c *collecting) run(ctx context.Context, records sandbox.CopyGarbage) error {
+	return replication.NewCollector(replication.CollectorConfig{Records: records, Blobs: c.blobs, Log: c.log}, &c.counts).Run(ctx)
+}
+
+var collectedDesc = prometheus.NewDesc("cloud_sandbox_copies_collected_total", "Copies of snapshots and packs that this process deleted from the blob store because nothing needs them, and failed attempts.", []string{"what"}, nil)
+
+// collectingCollector reads collection metrics.
+type collectingCollector struct{ counts *replication.CollectorCounts }
+
+func (c *collectingCollector) Describe(ch chan<- *prometheus.Desc) { ch <- collectedDesc }
+
+func (c *collectingCollector) Collect(ch chan<- prometheus.Metric) {
+	for what, n := range map[string]int64{"copy": c.counts.Copies.Load(), "pack": c.counts.Packs.Load(), "failed": c.counts.Failed.Load()} {
+		ch <- prometheus.MustNewConstMetric(collectedDesc, prometheus.CounterValue, float64(n), what)
+	}
+}
+
 var (
-	copiesDesc    = prometheus.NewDesc("cloud_sandbox_snapshot_copies_total", "Snapshots that were copied to the blob store, fetched from it, removed from the host or deleted from the blob store, and failed attempts.", []string{"node", "step", "outcome"}, nil)
+	copiesDesc    = prometheus.NewDesc("cloud_sandbox_snapshot_copies_total", "Snapshots that were copied to the blob store, fetched from it, removed from the host or deleted with their copies, and failed attempts.", []string{"node", "step", "outcome"}, nil)
 	copyHealDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_healed_total", "Snapshots that were damaged or missing on the host, and were replaced by their copies.", nodeLabels, nil)
 	copyBytesDesc = prometheus.NewDesc("cloud_sandbox_snapshot_copy_bytes_total", "Bytes sent to the blob store, and received from it.", []string{"node", "direction"}, nil)
 	copyWaitDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_uncopied", "Snapshots that are not copied yet.", nodeLabels, nil)

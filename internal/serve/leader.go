@@ -66,6 +66,7 @@ type leadership struct {
 	role      *role
 	placement sandbox.Placement
 	lives     *lives
+	collect   *collecting
 
 	mu      sync.Mutex
 	term    *lead.Term // nil: this process stands by
@@ -135,6 +136,7 @@ func (l *leadership) serve(ctx context.Context, t *lead.Term) error {
 	g, working := errgroup.WithContext(ctx)
 	g.Go(func() error { return manager.Run(working) })
 	g.Go(func() error { return l.role.hooks.Deliver(working, hooks) })
+	g.Go(func() error { return l.collect.run(working, store) })
 	<-working.Done()
 	l.end()
 	return g.Wait()

@@ -183,7 +183,11 @@ func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	ready := func(ctx context.Context) []string {
 		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
 	}
-	l := &leadership{role: r, placement: placement}
+	collect, err := r.openCollecting(ctx)
+	if err != nil {
+		return err
+	}
+	l := &leadership{role: r, placement: placement, collect: collect}
 	claim, err := r.claim(ctx, r.cfg.Role, r.at(config.RoleSessionManager, r.cfg.SessionManagerURL))
 	if err != nil {
 		return err

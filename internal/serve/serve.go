@@ -255,6 +255,11 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 		return nil, err
 	}
 	j.followBuilds(parts, door)
+	collecting, err := j.openCollecting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	parts.Start("unneeded copies", ended(func(ctx context.Context) error { return collecting.run(ctx, j.store) }))
 	parts.Start("scheduler", ended(placement.Run))
 	parts.Start("session-manager", ended(manager.Run))
 	parts.Start("node", ended(n.Run))

@@ -738,6 +738,52 @@ func TestMayRun(t *testing.T) {
 	}
 }
 
+// A Snapshot on a lost Node is deleted at once, so that it counts for its Tenant no more. The
+// Node deletes the state when it returns. While the Node is only away, the Snapshot waits.
+func TestDeleteOnLostNode(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 10 * time.Hour})
+		waiting, gone := w.snapshot(sb.ID, "one"), w.snapshot(sb.ID, "two")
+		w.nodes.setAway("a", true) // it has its Lease yet
+		state := func(id string) sandbox.SnapshotState {
+			snap, err := w.store.SnapshotByID(t.Context(), id)
+			if err != nil && !errors.Is(err, sandbox.NotFound) {
+				t.Fatal(err)
+			}
+			return snap.State
+		}
+		if _, err := w.m.DeleteSnapshot(t.Context(), "t", waiting.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got := state(waiting.ID); got != sandbox.SnapshotDeleting {
+			t.Errorf("while its node is away it is %q", got)
+		}
+		w.vanish("a")
+		if err := w.store.SetLost(t.Context(), "a", 0, true); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(nodesEvery + 2*time.Second)
+		if _, err := w.m.DeleteSnapshot(t.Context(), "t", gone.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got := state(gone.ID); got != "" {
+			t.Errorf("on a lost node it is %q", got)
+		}
+		w.pass(2 * time.Minute) // a sweep
+		if got := state(waiting.ID); got != "" {
+			t.Errorf("after a sweep the other one is %q", got)
+		}
+		w.comeBack("a")
+		w.pass(2 * time.Minute)
+		if left, err := w.nodes.ListSaved(t.Context(), "a"); err != nil || len(left) > 0 {
+			t.Errorf("the node that is back has %v, %v", left, err)
+		}
+		if left, err := w.store.StatesLeft(t.Context(), 10); err != nil || len(left) > 0 {
+			t.Errorf("to be deleted are %v, %v", left, err)
+		}
+	})
+}
+
 // A resume that the Node, which is off, never got leaves no Boot: the Sandbox starts
 // elsewhere.
 func TestResumeOfNodeThatIsOff(t *testing.T) {

@@ -25,7 +25,7 @@ type nodeRecordStore interface {
 	SnapshotBuilds(ctx context.Context) (map[string]int, error)
 	SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error)
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
-	sandbox.CopyKeyStore
+	sandbox.CopyRecords
 }
 
 var _ sandbox.NodeRecords = NodeRecords{}
@@ -102,7 +102,35 @@ func (r NodeRecords) mayUseTemplates(node string) error {
 	return nil
 }
 
-// KeepCopyKey implements sandbox.NodeRecords.
+// KeepCopyKey implements sandbox.CopyRecords.
 func (r NodeRecords) KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
 	return r.Store.KeepCopyKey(ctx, prefix, sealed)
+}
+
+// PackScope implements sandbox.CopyRecords.
+func (r NodeRecords) PackScope(ctx context.Context) (string, error) { return r.Store.PackScope(ctx) }
+
+// BeginCopy implements sandbox.CopyRecords.
+func (r NodeRecords) BeginCopy(ctx context.Context, node string, c sandbox.CopyRef) (sandbox.CopyAttempt, error) {
+	return r.Store.BeginCopy(ctx, node, c)
+}
+
+// UsePacks implements sandbox.CopyRecords.
+func (r NodeRecords) UsePacks(ctx context.Context, node string, use sandbox.PackUse) ([]string, error) {
+	return r.Store.UsePacks(ctx, node, use)
+}
+
+// CompleteCopy implements sandbox.CopyRecords.
+func (r NodeRecords) CompleteCopy(ctx context.Context, node string, c sandbox.CopyAttempt) error {
+	return r.Store.CompleteCopy(ctx, node, c)
+}
+
+// AbandonCopy implements sandbox.CopyRecords.
+func (r NodeRecords) AbandonCopy(ctx context.Context, node string, c sandbox.AbandonedCopy) error {
+	return r.Store.AbandonCopy(ctx, node, c)
+}
+
+// FindCopy implements sandbox.CopyRecords.
+func (r NodeRecords) FindCopy(ctx context.Context, tenant sandbox.TenantID, snapshot string) (string, error) {
+	return r.Store.FindCopy(ctx, tenant, snapshot)
 }

@@ -270,6 +270,11 @@ func (m *mortal) DropSnapshot(ctx context.Context, id string) error {
 	return err
 }
 
+func (m *mortal) LeaveSnapshot(ctx context.Context, id string) error {
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Store.LeaveSnapshot(ctx, id) })
+	return err
+}
+
 func (m *mortal) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
 	return callNode(m, func() (sandbox.Saved, error) { return m.ports.Save(ctx, node, r) })
 }
@@ -317,6 +322,10 @@ func (s mortalStore) RetireSnapshot(ctx context.Context, id string, loose bool) 
 
 func (s mortalStore) DropSnapshot(ctx context.Context, id string) error {
 	return s.m.DropSnapshot(ctx, id)
+}
+
+func (s mortalStore) LeaveSnapshot(ctx context.Context, id string) error {
+	return s.m.LeaveSnapshot(ctx, id)
 }
 
 func (s mortalStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {

@@ -107,6 +107,7 @@ type Imported interface {
 type store interface {
 	sandbox.SandboxStore
 	sandbox.SnapshotStore
+	sandbox.LeftStates
 	sandbox.VolumeStore
 	leases
 	// Of sandbox.QuotaStore and TenantStore.

@@ -397,18 +397,62 @@ func (m *Manager) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 }
 
 // discard deletes a Snapshot: it marks the record, deletes the bytes, and drops the
-// record. loose is passed to RetireSnapshot. If the Node fails, a sweep retries.
+// record. loose is passed to RetireSnapshot. If the Node fails, a sweep retries. If the Node
+// is lost, the record is dropped, and the Node deletes the bytes if it returns.
 func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool) error {
 	if err := m.store.RetireSnapshot(ctx, snap.ID, loose); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	if err := m.nodes.DeleteSaved(ctx, snap.Node, snap.ID); err != nil && !errors.Is(err, sandbox.Unsupported) {
-		m.log.WarnContext(ctx, "deleting saved state failed; will retry", telemetry.KeySnapshot, snap.ID, telemetry.KeyNode, snap.Node, telemetry.KeyError, err)
-		return nil
+	err := m.deleteSaved(ctx, snap)
+	if err == nil || errors.Is(err, sandbox.Unsupported) {
+		return m.store.DropSnapshot(ctx, snap.ID)
 	}
-	return m.store.DropSnapshot(ctx, snap.ID)
+	if errors.Is(err, sandbox.Unavailable) || ctx.Err() != nil {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		switch lost, lostErr := m.nodeLost(after, snap.Node); {
+		case lostErr != nil:
+			return lostErr
+		case lost:
+			m.log.InfoContext(ctx, "a deleted snapshot stays on a lost node", telemetry.KeySnapshot, snap.ID, telemetry.KeyNode, snap.Node)
+			return m.store.LeaveSnapshot(after, snap.ID)
+		}
+	}
+	m.log.WarnContext(ctx, "deleting saved state failed; will retry", telemetry.KeySnapshot, snap.ID, telemetry.KeyNode, snap.Node, telemetry.KeyError, err)
+	return nil
+}
+
+// deleteSaved deletes the state of a Snapshot on its Node; Unavailable if that is lost.
+func (m *Manager) deleteSaved(ctx context.Context, snap sandbox.Snapshot) error {
+	if m.isLost(snap.Node) {
+		return sandbox.Errorf(sandbox.Unavailable, "the node is lost")
+	}
+	return m.nodes.DeleteSaved(ctx, snap.Node, snap.ID)
+}
+
+// leftAtOnce bounds the states that one sweep deletes on Nodes that have returned.
+const leftAtOnce = 1000
+
+// sweepLeft deletes the states of dropped Snapshots on Nodes that have returned.
+func (m *Manager) sweepLeft(ctx context.Context) error {
+	left, err := m.store.StatesLeft(ctx, leftAtOnce)
+	if err != nil {
+		return err
+	}
+	work := newGroup()
+	for _, state := range left {
+		work.do(func() error {
+			limited, cancel := context.WithTimeout(ctx, stopLimit)
+			defer cancel()
+			if err := m.nodes.DeleteSaved(limited, state.Node, state.Snapshot); err != nil && !errors.Is(err, sandbox.Unsupported) {
+				return err
+			}
+			return m.store.ForgetState(ctx, state)
+		})
+	}
+	return work.wait()
 }
 
 // sweep deletes unneeded Snapshots: Snapshots of incomplete saves and deletions, and
@@ -433,9 +477,9 @@ func (m *Manager) sweep(ctx context.Context) error {
 	return work.wait()
 }
 
-// sweepAll deletes unneeded Snapshots and half-done Volumes.
+// sweepAll deletes unneeded Snapshots, files of former ones, and half-done Volumes.
 func (m *Manager) sweepAll(ctx context.Context) error {
-	return errors.Join(m.sweep(ctx), m.sweepVolumes(ctx))
+	return errors.Join(m.sweep(ctx), m.sweepLeft(ctx), m.sweepVolumes(ctx))
 }
 
 // keepSwept runs a sweep whenever sweepSoon asks for one, until ctx ends.

@@ -99,6 +99,11 @@ func (s *store) DropSnapshot(ctx context.Context, id string) error {
 	return s.Store.DropSnapshot(ctx, id)
 }
 
+func (s *store) LeaveSnapshot(ctx context.Context, id string) error {
+	s.p.step()
+	return s.Store.LeaveSnapshot(ctx, id)
+}
+
 func (s *store) InsertVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
 	return after(s.p, func() (sandbox.Volume, error) { return s.Store.InsertVolume(ctx, v) })
 }

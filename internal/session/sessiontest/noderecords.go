@@ -3,6 +3,7 @@ package sessiontest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func NodeRecords(t *testing.T, open func(*testing.T) NodeRecordsWorld) {
 	for name, run := range map[string]func(*testing.T, NodeRecordsWorld){
 		"lease": nodeLease, "leader": nodeLeader, "owner": nodeOwner,
 		"image": nodeImage, "builds": nodeBuilds, "templates": nodeTemplates,
-		"keys of copies": nodeCopyKeys,
+		"keys of copies": nodeCopyKeys, "copies": nodeCopies,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, open(t)) })
 	}
@@ -176,5 +177,60 @@ func nodeCopyKeys(t *testing.T, w NodeRecordsWorld) {
 		if _, err := w.Other.KeepCopyKey(t.Context(), prefix, sealed); !errors.Is(err, sandbox.Invalid) {
 			t.Errorf("KeepCopyKey of the key %s: %v", name, err)
 		}
+	}
+}
+
+// The rules of the Store are in storetest; here is what passes between a Node and it.
+func nodeCopies(t *testing.T, w NodeRecordsWorld) {
+	scope, err := w.Other.PackScope(t.Context())
+	if same, storeErr := w.Store.PackScope(t.Context()); err != nil || storeErr != nil || scope == "" || scope != same {
+		t.Errorf("PackScope = %q, %v; the store has %q, %v", scope, err, same, storeErr)
+	}
+	ready := w.put(t, sandbox.Snapshot{State: sandbox.SnapshotReady, Node: "other"})
+	ref := sandbox.CopyRef{Snapshot: ready.ID, Prefix: strings.Repeat("0a", 16)}
+	packs := []string{sandbox.PackName(ref.Prefix, strings.Repeat("1", 64)), sandbox.PackName(ref.Prefix, strings.Repeat("2", 64))}
+	if _, err := w.Home.BeginCopy(t.Context(), "home", ref); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("BeginCopy by another node: %v", err)
+	}
+	attempt, err := w.Other.BeginCopy(t.Context(), "other", ref)
+	if err != nil || attempt != (sandbox.CopyAttempt{CopyRef: ref, Number: 1}) {
+		t.Fatalf("BeginCopy = %+v, %v", attempt, err)
+	}
+	use := sandbox.PackUse{CopyAttempt: attempt, Packs: packs[:1], Life: time.Minute}
+	if refused, err := w.Other.UsePacks(t.Context(), "other", use); err != nil || len(refused) > 0 {
+		t.Errorf("UsePacks = %v, %v", refused, err)
+	}
+	use.Packs, use.Shared = packs, true
+	if refused, err := w.Other.UsePacks(t.Context(), "other", use); err != nil || !slices.Equal(refused, packs[1:]) {
+		t.Errorf("UsePacks of a shared one = %v, %v", refused, err)
+	}
+	use.Life = 2 * sandbox.MaxPutLife
+	if _, err := w.Other.UsePacks(t.Context(), "other", use); !errors.Is(err, sandbox.Invalid) {
+		t.Errorf("UsePacks for too long: %v", err)
+	}
+	if err := w.Other.CompleteCopy(t.Context(), "other", attempt); err != nil {
+		t.Errorf("CompleteCopy: %v", err)
+	}
+	if prefix, err := w.Home.FindCopy(t.Context(), "t", ready.ID); err != nil || prefix != ref.Prefix {
+		t.Errorf("FindCopy = %q, %v", prefix, err)
+	}
+	if prefix, err := w.Home.FindCopy(t.Context(), "u", ready.ID); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("FindCopy for another tenant = %q, %v", prefix, err)
+	}
+	abandoned := sandbox.AbandonedCopy{CopyRef: ref, Packs: packs}
+	if err := w.Other.AbandonCopy(t.Context(), "other", abandoned); !errors.Is(err, sandbox.Conflict) {
+		t.Errorf("AbandonCopy of one that is needed: %v", err)
+	}
+	if err := w.Store.RetireSnapshot(t.Context(), ready.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Other.AbandonCopy(t.Context(), "other", abandoned); err != nil {
+		t.Errorf("AbandonCopy: %v", err)
+	}
+	if left, err := w.Store.PacksLeft(t.Context(), 10); err != nil || !slices.Equal(left, packs[1:]) {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	if left, err := w.Store.CopiesLeft(t.Context(), 10); err != nil || !slices.Equal(left, []sandbox.CopyRef{ref}) {
+		t.Errorf("left are %v, %v", left, err)
 	}
 }

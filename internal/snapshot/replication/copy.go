@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,15 +35,26 @@ const (
 
 // copyOut copies a state into Blobs and verifies the copy.
 func (e *Engine) copyOut(ctx context.Context, s *state) error {
+	if e.scope == "" {
+		scope, err := e.cfg.Records.PackScope(ctx)
+		if err != nil {
+			return err
+		}
+		e.scope = scope
+	}
 	key, err := e.keys.of(ctx, s.Group)
 	if err != nil {
 		return err
 	}
-	u := newUpload(ctx, e, s, key)
+	attempt, err := e.cfg.Records.BeginCopy(ctx, e.cfg.Node, sandbox.CopyRef{Snapshot: s.Name, Prefix: key.prefix})
+	if err != nil {
+		return fmt.Errorf("%w: begin the copy: %w", errRecords, err)
+	}
+	u := newUpload(ctx, e, s, key, attempt)
 	err = e.exported(ctx, s.Name, u.read)
 	if err != nil {
-		waited := u.put.Wait() // packs may be deleted only after the puts end
-		if errors.Is(err, sandbox.NotFound) {
+		waited := u.put.Wait() // the packs may be abandoned only after the puts end
+		if errors.Is(err, sandbox.NotFound) && !errors.Is(err, errRecords) {
 			// The state was deleted before the copy was complete, by its owner or by
 			// hand.
 			return e.change(s, true, func() { s.Deleting = true })
@@ -53,11 +65,17 @@ func (e *Engine) copyOut(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	if err := e.putList(ctx, key, l); err != nil {
+	if err := u.putList(ctx, l); err != nil {
 		return err
 	}
+	if err := e.cfg.Records.CompleteCopy(ctx, e.cfg.Node, u.attempt); err != nil {
+		return fmt.Errorf("%w: complete the copy: %w", errRecords, err)
+	}
+	e.mu.Lock()
+	s.begun, s.put = false, nil
+	e.mu.Unlock()
 	if err := e.change(s, true, func() {
-		s.Copied, s.Prefix, s.Packs = true, key.prefix, union(s.Packs, l.Packs)
+		s.Copied, s.Prefix = true, key.prefix
 		if s.Bytes == 0 {
 			s.Bytes = l.Bytes
 		}
@@ -67,6 +85,9 @@ func (e *Engine) copyOut(ctx context.Context, s *state) error {
 	e.counts.copied.Add(1)
 	return nil
 }
+
+// errRecords is in the error of a call to the records.
+var errRecords = errors.New("the records of copies")
 
 // exported passes the Engine's export to read, to its end.
 func (e *Engine) exported(ctx context.Context, name string, read func(io.Reader) error) error {
@@ -87,34 +108,33 @@ func (e *Engine) exported(ctx context.Context, name string, read func(io.Reader)
 	return readErr
 }
 
-// union returns the sorted union of a and b.
-func union(a, b []string) []string {
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // upload copies one state.
 type upload struct {
-	engine *Engine
-	ctx    context.Context // of put
-	state  *state
-	key    *groupKey
-	put    *errgroup.Group
+	engine  *Engine
+	ctx     context.Context // of put
+	state   *state
+	key     *groupKey
+	put     *errgroup.Group
+	attempt sandbox.CopyAttempt
+	until   time.Time // until when blobs may be put
 
 	sum    hash.Hash
 	places []place
 	packs  []string            // names; empty for the pack in progress
 	index  map[chunks.ID]place // locations of chunks, by index in packs
+	usable map[string]bool     // whether a pack of another state, which was asked for, may be used
 	sizes  map[string]int64    // of packs that this copy puts
 	pack   []byte              // in progress, the last of packs
 }
 
-func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey) *upload {
+func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey, attempt sandbox.CopyAttempt) *upload {
 	u := &upload{
-		engine: e, state: s, key: key, sum: sha256.New(),
-		index: map[chunks.ID]place{}, sizes: map[string]int64{},
+		engine: e, state: s, key: key, attempt: attempt, sum: sha256.New(),
+		index: map[chunks.ID]place{}, usable: map[string]bool{}, sizes: map[string]int64{},
 	}
+	e.mu.Lock()
+	s.begun, s.put = true, nil
+	e.mu.Unlock()
 	u.put, u.ctx = errgroup.WithContext(ctx)
 	u.put.SetLimit(puts)
 	for l := range e.others(s, key.prefix) {
@@ -132,8 +152,8 @@ func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey) *upload 
 	return u
 }
 
-// others yields the lists of states below a prefix that s may share chunks with. A
-// missing list is skipped.
+// others yields the lists of copies below a prefix that s may share chunks with. A missing
+// list is skipped.
 func (e *Engine) others(s *state, prefix string) iter.Seq[*list] {
 	return func(yield func(*list) bool) {
 		for _, name := range e.siblings(s, prefix) {
@@ -141,14 +161,19 @@ func (e *Engine) others(s *state, prefix string) iter.Seq[*list] {
 			if err != nil {
 				continue
 			}
-			if l, err := decodeList(raw, name); err == nil && !yield(l) {
+			l, err := decodeList(raw, name)
+			if err != nil || len(l.Packs) > 0 && prefixOf(l.Packs[0]) != prefix {
+				continue
+			}
+			if !yield(l) {
 				return
 			}
 		}
 	}
 }
 
-// siblings returns the most recently used states copied below a prefix.
+// siblings returns s and the most recently used states copied below a prefix. The list of s
+// describes the copy that s was fetched from, or an earlier copy of s.
 func (e *Engine) siblings(s *state, prefix string) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -162,6 +187,7 @@ func (e *Engine) siblings(s *state, prefix string) (names []string) {
 		}
 	}
 	slices.SortFunc(all, func(a, b *state) int { return b.used.Compare(a.used) })
+	names = []string{s.Name}
 	for _, o := range all[:min(len(all), shared)] {
 		names = append(names, o.Name)
 	}
@@ -177,6 +203,12 @@ func (u *upload) read(r io.Reader) error {
 func (u *upload) add(b []byte) error {
 	id := u.key.nameOf(b)
 	p, ok := u.index[id]
+	if ok {
+		var err error
+		if ok, err = u.mayUse(u.packs[p.pack]); err != nil {
+			return err
+		}
+	}
 	if !ok {
 		if len(u.pack)+len(b) > packBytes {
 			if err := u.flush(); err != nil {
@@ -194,30 +226,85 @@ func (u *upload) add(b []byte) error {
 	return u.ctx.Err()
 }
 
-// flush puts the current pack, after recording it.
+// mayUse reports whether this copy may use a pack, which it registers if another copy has
+// put it.
+func (u *upload) mayUse(pack string) (bool, error) {
+	if _, ours := u.sizes[pack]; ours || pack == "" {
+		return true, nil
+	}
+	may, asked := u.usable[pack]
+	if asked {
+		return may, nil
+	}
+	refused, err := u.register(u.ctx, []string{pack}, true)
+	if err != nil {
+		return false, err
+	}
+	u.usable[pack] = len(refused) == 0
+	return u.usable[pack], nil
+}
+
+// register records that this attempt uses packs, and returns the packs that it must not use.
+// From then on it may put blobs until u.until.
+func (u *upload) register(ctx context.Context, packs []string, shared bool) (refused []string, err error) {
+	life := u.engine.cfg.PutLife
+	began := time.Now() // the records count from later
+	refused, err = u.engine.cfg.Records.UsePacks(ctx, u.engine.cfg.Node, sandbox.PackUse{
+		CopyAttempt: u.attempt, Packs: packs, Shared: shared, Life: life,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: register packs: %w", errRecords, err)
+	}
+	u.until = began.Add(life)
+	return refused, nil
+}
+
+// flush puts the current pack, after registering it.
 func (u *upload) flush() error {
 	raw := u.pack
 	if len(raw) == 0 {
 		return nil
 	}
-	name := u.key.packName(u.engine.id, raw)
+	name, err := u.name(raw)
+	if err != nil {
+		return err
+	}
 	u.packs[len(u.packs)-1] = name
 	u.packs = append(u.packs, "")
 	u.pack = make([]byte, 0, packBytes)
-	if err := u.engine.change(u.state, true, func() { u.state.Packs = union(u.state.Packs, []string{name}) }); err != nil {
-		return err
-	}
 	compressed := u.engine.encode.EncodeAll(raw, nil)
 	u.sizes[name] = int64(len(compressed)) + sealOverhead
+	until := u.until
 	u.put.Go(func() error {
-		sealed := seal(u.key.aead, name, compressed)
-		if err := u.engine.cfg.Blobs.Put(u.ctx, name, sealed); err != nil {
-			return err
-		}
-		u.engine.counts.putBytes.Add(int64(len(sealed)))
-		return nil
+		return u.engine.putBlob(u.ctx, until, name, seal(u.key.aead, name, compressed))
 	})
 	return u.ctx.Err()
+}
+
+// name registers a pack and returns its name. While the former pack with this content is being
+// deleted, it has a name that is this copy's alone.
+func (u *upload) name(raw []byte) (string, error) {
+	for _, salt := range []string{"", u.state.Name} {
+		name := u.key.packName(u.engine.scope, salt, raw)
+		u.engine.mu.Lock()
+		u.state.put = append(u.state.put, name)
+		u.engine.mu.Unlock()
+		if refused, err := u.register(u.ctx, []string{name}, false); err != nil || len(refused) == 0 {
+			return name, err
+		}
+	}
+	return "", sandbox.Errorf(sandbox.Unavailable, "a blob with the same content is being deleted")
+}
+
+// putBlob puts a blob, until a time after which its record may be gone.
+func (e *Engine) putBlob(ctx context.Context, until time.Time, name string, sealed []byte) error {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	if err := e.cfg.Blobs.Put(ctx, name, sealed); err != nil {
+		return err
+	}
+	e.counts.putBytes.Add(int64(len(sealed)))
+	return nil
 }
 
 // finish puts the last pack, verifies that all packs exist, and returns the state's list.
@@ -271,68 +358,50 @@ func (u *upload) beAlone() {
 	u.state.alone = true
 }
 
-// putList puts the list of a state, which completes the copy, and reads it back.
-func (e *Engine) putList(ctx context.Context, key *groupKey, l *list) error {
+// putList puts the list of the state, which completes the copy, and reads it back.
+func (u *upload) putList(ctx context.Context, l *list) error {
 	raw, err := l.encode()
 	if err != nil {
 		return err
 	}
-	name := listName(key.prefix, l.Name)
-	if err := e.cfg.Blobs.Put(ctx, name, seal(key.aead, name, raw)); err != nil {
+	if _, err := u.register(ctx, nil, false); err != nil { // for the time until it is put
+		return err
+	}
+	name := u.attempt.List()
+	if err := u.engine.putBlob(ctx, u.until, name, seal(u.key.aead, name, raw)); err != nil {
 		return fmt.Errorf("put the list: %w", err)
 	}
-	e.counts.putBytes.Add(int64(len(raw) + sealOverhead))
-	sealed, err := e.cfg.Blobs.Get(ctx, name)
+	sealed, err := u.engine.cfg.Blobs.Get(ctx, name)
 	if err != nil {
 		return fmt.Errorf("look at the list: %w", err)
 	}
-	if there, err := unseal(key.aead, name, sealed); err != nil || !bytes.Equal(there, raw) {
+	if there, err := unseal(u.key.aead, name, sealed); err != nil || !bytes.Equal(there, raw) {
 		return sandbox.Errorf(sandbox.Unavailable, "the stored blob differs from the uploaded one").WithCause(err)
 	}
-	return durable.WriteLoose(e.file(l.Name, listSuffix), raw, 0o600)
+	return durable.WriteLoose(u.engine.file(l.Name, listSuffix), raw, 0o600)
 }
 
-// remove deletes the copy of a state: the packs that no other state needs, its list, and
-// then its record.
+// remove deletes the remaining files of a state, and then its record. Puts of its copy by this
+// process have ended: only Run copies, one state at a time.
 func (e *Engine) remove(ctx context.Context, s *state) error {
 	unlock, err := e.lock(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	names := append(e.unneeded(s), s.lists()...)
-	g, each := errgroup.WithContext(ctx)
-	g.SetLimit(gets)
-	for _, name := range names {
-		g.Go(func() error { return e.cfg.Blobs.Delete(each, name) })
-	}
-	if err := g.Wait(); err != nil {
-		return err
+	e.mu.Lock()
+	begun, earlier, put := s.begun, s.Packs, s.put
+	e.mu.Unlock()
+	if begun || len(earlier) > 0 {
+		err := e.abandon(ctx, s.Name, slices.Concat(earlier, put))
+		// With a Conflict it was deleted on this host only, and the records name all packs.
+		if err != nil && (len(earlier) > 0 || !errors.Is(err, sandbox.Conflict)) {
+			return err
+		}
 	}
 	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil { // in case its deletion was interrupted
 		return err
 	}
 	e.counts.deleted.Add(1)
 	return e.forget(s)
-}
-
-// unneeded returns the packs of s that no other state uses. Packs of other hosts have other
-// names. Only Run adds and removes packs, one state at a time.
-func (e *Engine) unneeded(s *state) (names []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	needed := map[string]bool{}
-	for _, o := range e.states {
-		if o != s && o.Group == s.Group {
-			for _, name := range o.Packs {
-				needed[name] = true
-			}
-		}
-	}
-	for _, name := range s.Packs {
-		if !needed[name] {
-			names = append(names, name)
-		}
-	}
-	return names
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -164,8 +165,8 @@ func (e *Engine) take(ctx context.Context, name, from string, content io.Reader)
 	return saved, err
 }
 
-// FetchSaved implements sandbox.Replicator. The new state gets a copy of its own: the packs of
-// the other one belong to the Engine that made it, which deletes them.
+// FetchSaved implements sandbox.Replicator. The new state gets a copy of its own, which
+// shares packs with the other one.
 func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
 	for _, id := range []string{name, from} {
 		if !sandbox.ValidSnapshotID(id) {
@@ -198,9 +199,15 @@ func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sand
 }
 
 // fetchOther imports the copy of the state from as the state name; NotFound if no copy
-// exists.
+// exists. Without an answer of the records it looks where a copy usually is: the host that
+// made it may be of an earlier version, or all session managers.
 func (e *Engine) fetchOther(ctx context.Context, name, from, group string) (sandbox.Saved, error) {
-	for _, prefix := range e.keys.prefixesOf(group) {
+	prefixes := e.keys.prefixesOf(group)
+	recorded, unknown := e.cfg.Records.FindCopy(ctx, sandbox.TenantID(group), from)
+	if unknown == nil { // it may have been made with a key that the operator has removed since
+		prefixes = append([]string{recorded}, prefixes...)
+	}
+	for _, prefix := range prefixes {
 		_, err := e.cfg.Blobs.Size(ctx, listName(prefix, from))
 		if errors.Is(err, sandbox.NotFound) {
 			continue
@@ -208,22 +215,43 @@ func (e *Engine) fetchOther(ctx context.Context, name, from, group string) (sand
 		if err != nil {
 			return sandbox.Saved{}, err
 		}
-		key, err := e.keys.at(ctx, prefix)
-		if err != nil {
-			return sandbox.Saved{}, err
-		}
-		l, err := e.listOf(ctx, key, from)
-		if err != nil {
-			return sandbox.Saved{}, err
-		}
-		f, err := e.download(ctx, key, l)
-		if err != nil {
-			return sandbox.Saved{}, err
-		}
-		defer f.Close()
-		return e.take(ctx, name, from, l.content(f))
+		return e.fetchBelow(ctx, prefix, name, from)
+	}
+	if unknown != nil && !errors.Is(unknown, sandbox.NotFound) { // it may be elsewhere
+		return sandbox.Saved{}, fmt.Errorf("%w: find the copy: %w", errRecords, unknown)
 	}
 	return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", from)
+}
+
+// fetchBelow is fetchOther for the copy with a prefix. It keeps the list, so that the copy of
+// the new state shares the packs.
+func (e *Engine) fetchBelow(ctx context.Context, prefix, name, from string) (sandbox.Saved, error) {
+	key, err := e.keys.at(ctx, prefix)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	l, err := e.listOf(ctx, key, from)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	f, err := e.download(ctx, key, l)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer f.Close()
+	saved, err := e.take(ctx, name, from, l.content(f))
+	if err != nil {
+		return saved, err
+	}
+	l.Name = name
+	raw, err := l.encode()
+	if err == nil {
+		err = durable.WriteLoose(e.file(name, listSuffix), raw, 0o600)
+	}
+	if err != nil {
+		e.cfg.Log.WarnContext(ctx, "keeping the list of a fetched saved state failed; its copy will share nothing with the one it came from", telemetry.KeySnapshot, name, telemetry.KeyError, err)
+	}
+	return saved, nil
 }
 
 // listOf returns the list of the copy of a state.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,16 +18,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// A record is the persistent data of a state. It is written before the change that it
-// records: a pack is listed before it is put, and a state is Away before its files are
-// removed. So every blob is in a record. A pack can be deleted with the last record that
-// lists it, without reference counts.
+// A record is the persistent data of a state on its host. It is written before the change
+// that it records: a state is Away before its files are removed. Which blobs a copy has is
+// in sandbox.CopyRecords.
 type record struct {
 	Name  string `json:"name"`
 	Group string `json:"group"`
 	Bytes int64  `json:"bytes"` // on the host
-	// Packs are the blobs of the copy, and further blobs that a failed attempt may have
-	// left.
+	// Packs are the blobs of the copy that an earlier version made, which recorded them
+	// here only; see register. That version deletes the blobs that it finds here.
 	Packs    []string `json:"packs,omitempty"`
 	Copied   bool     `json:"copied,omitempty"` // complete in Blobs, and verified there
 	Prefix   string   `json:"prefix,omitempty"` // of the copy; empty: the prefix of all Packs
@@ -43,15 +41,6 @@ func (r record) prefix() string {
 		return prefixOf(r.Packs[0])
 	}
 	return r.Prefix
-}
-
-// lists returns the possible names of a state's list.
-func (r record) lists() (names []string) {
-	for _, pack := range r.Packs {
-		names = append(names, listName(prefixOf(pack), r.Name))
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 func prefixOf(blob string) string {
@@ -72,11 +61,19 @@ type state struct {
 	alone    bool               // the next copy shares no packs of other states
 	spoiled  bool               // damaged or missing on the host, contrary to the record
 	times    int                // number of fetches
+	// begun says that this process has begun a copy and not completed it, and put has the
+	// packs that its latest attempt may have put.
+	begun bool
+	put   []string
 }
 
 const (
 	recordSuffix = ".json"
-	listSuffix   = ".list" // the list of a copy, for later copies to share
+	// listSuffix is of the list of a copy, for later copies to share. An earlier version
+	// does not look for it, and so shares no packs that it would delete.
+	listSuffix = ".chunks"
+	// earlierListSuffix is of the lists of an earlier version.
+	earlierListSuffix = ".list"
 )
 
 func (e *Engine) file(name, suffix string) string { return filepath.Join(e.cfg.Dir, name+suffix) }
@@ -86,7 +83,7 @@ func (e *Engine) write(s *state, lasting bool) error {
 	e.mu.Lock()
 	raw, err := json.Marshal(s.record)
 	used := s.used
-	lasting = lasting || len(s.Packs) > 0 // the only record of the packs
+	lasting = lasting || len(s.Packs) > 0 // it may be the only record of the packs
 	e.mu.Unlock()
 	if err != nil {
 		return err
@@ -114,7 +111,7 @@ func (e *Engine) touch(s *state) {
 
 // forget removes the files of a deleted state.
 func (e *Engine) forget(s *state) error {
-	for _, suffix := range []string{listSuffix, recordSuffix} { // the record goes last
+	for _, suffix := range []string{listSuffix, earlierListSuffix, recordSuffix} { // the record goes last
 		if err := os.Remove(e.file(s.Name, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -125,20 +122,24 @@ func (e *Engine) forget(s *state) error {
 	return nil
 }
 
-// readRecords reads all records and removes incomplete ones. An unreadable record is an
-// error, because its blobs must not count as unreferenced.
+// readRecords reads all records, and removes incomplete ones and lists of other states. An
+// unreadable record is an error, because its state may be nowhere but in Blobs.
 func readRecords(dir string, log *slog.Logger) (map[string]*state, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("look for copies of saved states: %w", err)
 	}
 	states := map[string]*state{}
+	var lists []string
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
 		if strings.HasPrefix(entry.Name(), ".") {
 			if err := os.Remove(path); err != nil {
 				log.Warn("removing an unfinished record failed", "file", entry.Name(), telemetry.KeyError, err)
 			}
+		}
+		if name, ok := strings.CutSuffix(entry.Name(), listSuffix); ok {
+			lists = append(lists, name)
 		}
 		name, ok := strings.CutSuffix(entry.Name(), recordSuffix)
 		if !ok || !sandbox.ValidSnapshotID(name) {
@@ -162,6 +163,14 @@ func readRecords(dir string, log *slog.Logger) (map[string]*state, error) {
 			s.used = info.ModTime()
 		}
 		states[name] = s
+	}
+	for _, name := range lists {
+		if states[name] != nil {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, name+listSuffix)); err != nil {
+			log.Warn("removing a list without a record failed", telemetry.KeySnapshot, name, telemetry.KeyError, err)
+		}
 	}
 	return states, nil
 }

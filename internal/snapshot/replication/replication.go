@@ -17,7 +17,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -27,7 +29,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -54,11 +55,10 @@ type Config struct {
 	// NotFound for a state without an owner, or not ready. Nil: such states are not
 	// copied.
 	Owner func(ctx context.Context, name string) (Owned, error)
-	// KeepKey returns the sealed key of the group whose blobs begin with prefix. If the
-	// group has no key yet, it first stores sealed, the key that this Engine has made. So
-	// Engines on several hosts use one key. Nil: no other Engine uses the same Blobs and
-	// Keys.
-	KeepKey func(ctx context.Context, prefix string, sealed []byte) (kept []byte, err error)
+	// Records are the records of copies, and Node is the name of this host there. Engines
+	// with the same Records share keys and packs.
+	Records sandbox.CopyRecords
+	Node    string
 	// BacklogRate is the average rate at which such states are copied, in bytes per
 	// second; zero: unlimited.
 	BacklogRate int64
@@ -66,13 +66,18 @@ type Config struct {
 	// Retry is the pause after the first failure; it doubles with each further one. Zero:
 	// 1 s.
 	Retry time.Duration
+	// PutLife is how long after their registration blobs may be put. The blobs of an
+	// interrupted attempt are not deleted earlier. Zero: 5 minutes.
+	PutLife time.Duration
 }
+
+// usualPutLife is the default of PutLife.
+const usualPutLife = 5 * time.Minute
 
 // Engine is an Engine that replicates its saved states to Blobs. Run does the work.
 type Engine struct {
 	inner
 	cfg    Config
-	id     string // of its folder
 	keys   *keyring
 	encode *zstd.Encoder
 	decode *zstd.Decoder
@@ -90,6 +95,12 @@ type Engine struct {
 	unsettled bool      // records may differ from the host
 	untaken   bool      // the host may have states without a record
 	backlogAt time.Time // earliest copy of the next backlog state
+
+	// Only Run uses these.
+	unregistered bool      // blobs may be in records of an earlier version only
+	refused      int       // consecutive failures to register them
+	registerAt   time.Time // next attempt
+	scope        string    // see sandbox.CopyRecords.PackScope; empty: not known yet
 
 	resealAt time.Time // when Run retries to reseal keys
 }
@@ -114,18 +125,20 @@ func Open(inner inner, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := openKeys(filepath.Join(cfg.Dir, "keys"), cfg.Blobs, cfg.Keys, cfg.KeepKey)
+	if cfg.PutLife == 0 {
+		cfg.PutLife = usualPutLife
+	}
+	keys, err := openKeys(filepath.Join(cfg.Dir, "keys"), cfg.Blobs, cfg.Keys, cfg.Records)
 	if err != nil {
 		return nil, err
 	}
-	id, err := durable.Identity(filepath.Join(cfg.Dir, "id"))
-	if err != nil {
-		return nil, fmt.Errorf("the identity of the folder of copies: %w", err)
+	if err := forgetIdentity(cfg.Dir); err != nil {
+		return nil, err
 	}
 	e := &Engine{
-		inner: inner, id: id, cfg: cfg, keys: keys, encode: encode, decode: decode,
+		inner: inner, cfg: cfg, keys: keys, encode: encode, decode: decode,
 		wake: make(chan struct{}, 1), fetching: make(chan struct{}, fetches), sizes: map[string]int64{},
-		unsettled: true, untaken: true,
+		unsettled: true, untaken: true, unregistered: true,
 	}
 	if e.states, err = readRecords(cfg.Dir, cfg.Log); err != nil {
 		return nil, err
@@ -148,7 +161,7 @@ type Stats struct {
 	Waiting              int   // states that are not copied yet
 	Backlog              int   // of Waiting, saved before copying was enabled
 	BacklogBytes         int64 // size of Backlog on the host
-	Left                 int   // states whose copies are still to be deleted
+	Left                 int   // states that are still to be deleted
 	Here, Away           int   // states on the host, and only in Blobs
 	HereBytes            int64 // of Here, each with its full size
 	OldKeys              int   // keys of groups that the first of Keys does not seal yet
@@ -286,14 +299,17 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 	return err
 }
 
-// DeleteSaved implements sandbox.Pauser. It records the deletion of the copy, which Run
-// carries out later.
+// DeleteSaved implements sandbox.Pauser. The copy in Blobs is not deleted here: see
+// sandbox.CopyRecords.
 func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	s := e.find(name)
 	if s == nil {
 		e.mu.Lock()
 		delete(e.sizes, name)
 		e.mu.Unlock()
+		if err := os.Remove(e.file(name, listSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) { // of FetchSaved
+			return err
+		}
 		return e.inner.DeleteSaved(ctx, name)
 	}
 	unlock, err := e.lock(ctx, s)
@@ -454,7 +470,8 @@ func (e *Engine) change(s *state, lasting bool, edit func()) error {
 	return err
 }
 
-// Run copies, deletes and evicts until ctx ends.
+// Run copies, deletes and evicts until ctx ends. It first registers the copies of an earlier
+// version, and copies and deletes nothing before.
 func (e *Engine) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		e.once(ctx, &e.unsettled, e.settle)
@@ -462,6 +479,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.reseal(ctx)
 		e.evict(ctx)
 		s, wait := e.next(time.Now())
+		if later := e.register(ctx); later > 0 {
+			s, wait = nil, later
+		}
 		if s != nil {
 			e.attempt(ctx, s)
 			continue

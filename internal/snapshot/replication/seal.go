@@ -84,17 +84,19 @@ func (k *groupKey) nameOf(content []byte) chunks.ID {
 	return chunks.ID(mac.Sum(nil))
 }
 
-// packName returns the name of a pack. Engines with other folders give the same content
-// other names: none of them knows what the others' copies use, and each deletes packs.
-func (k *groupKey) packName(folder string, content []byte) string {
+// packName returns the name of a pack. The scope is the installation's, which deletes
+// packs by its own records. salt is empty, or makes another name of it.
+func (k *groupKey) packName(scope, salt string, content []byte) string {
 	mac := hmac.New(sha256.New, k.naming)
-	mac.Write([]byte("pack of " + folder + ":"))
+	mac.Write([]byte("pack in " + scope + " " + salt + ":"))
 	mac.Write(content)
-	return k.prefix + "/p/" + chunks.ID(mac.Sum(nil)).String()
+	return sandbox.PackName(k.prefix, chunks.ID(mac.Sum(nil)).String())
 }
 
 // listName returns the name of a state's list below a prefix.
-func listName(prefix, name string) string { return prefix + "/s/" + name }
+func listName(prefix, name string) string {
+	return sandbox.CopyRef{Snapshot: name, Prefix: prefix}.List()
+}
 
 // A keyring holds a random key for each group. Each is stored in Blobs and in dir, sealed
 // with one of the operator's keys. With a new first operator key, all groups get new keys
@@ -103,8 +105,7 @@ type keyring struct {
 	dir     string
 	blobs   sandbox.Blobs
 	masters []master // the first seals
-	// keepKey is Config.KeepKey.
-	keepKey func(ctx context.Context, prefix string, sealed []byte) ([]byte, error)
+	records sandbox.CopyRecords
 
 	making chan struct{} // a mutex for fetching and making keys
 
@@ -140,9 +141,9 @@ func (m master) prefixOf(group string) string {
 
 // openKeys opens the keyring in dir, and creates it if missing. If the masters cannot
 // open its keys, the error is Invalid.
-func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte, keep func(ctx context.Context, prefix string, sealed []byte) ([]byte, error)) (*keyring, error) {
+func openKeys(dir string, blobs sandbox.Blobs, masters [][]byte, records sandbox.CopyRecords) (*keyring, error) {
 	r := &keyring{
-		dir: dir, blobs: blobs, keepKey: keep, making: make(chan struct{}, 1),
+		dir: dir, blobs: blobs, records: records, making: make(chan struct{}, 1),
 		keys: map[string]*groupKey{}, old: map[string]bool{},
 	}
 	for _, key := range masters {
@@ -282,17 +283,14 @@ func (r *keyring) known(prefix string) *groupKey {
 }
 
 // create makes a key and puts it into Blobs. It returns the key of another process instead
-// if that was first, by keepKey, or else if that was put later.
+// if the records had that before, or if it was put later.
 func (r *keyring) create(ctx context.Context, prefix string) ([]byte, error) {
 	data := make([]byte, KeyBytes)
 	_, _ = rand.Read(data) // as above
 	name := wrappedName(prefix)
-	sealed := seal(r.masters[0].wrap, name, data)
-	if r.keepKey != nil {
-		var err error
-		if sealed, err = r.keepKey(ctx, prefix, sealed); err != nil {
-			return nil, fmt.Errorf("keep the key of a group: %w", err)
-		}
+	sealed, err := r.records.KeepCopyKey(ctx, prefix, seal(r.masters[0].wrap, name, data))
+	if err != nil {
+		return nil, fmt.Errorf("keep the key of a group: %w", err)
 	}
 	if err := r.blobs.Put(ctx, name, sealed); err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func (s *copyKeyStatements) all() []prepared {
 	}
 }
 
-// KeepCopyKey implements sandbox.CopyKeyStore.
+// KeepCopyKey implements sandbox.CopyRecords.
 func (s *Store) KeepCopyKey(ctx context.Context, prefix string, sealed []byte) (kept []byte, err error) {
 	if err := sandbox.CheckCopyKey(prefix, sealed); err != nil {
 		return nil, err

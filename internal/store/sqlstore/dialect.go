@@ -31,8 +31,8 @@ type dialect struct {
 	// inStates and withMetadata filter a list: ?4 is a JSON array of States, ?5 a JSON
 	// object.
 	inStates, withMetadata string
-	// inIDs selects rows by their IDs: ?1 is a JSON array of them.
-	inIDs string
+	// inList follows a column whose value is in ?1, a JSON array.
+	inList string
 	// mountsVolume is true of a row of sandboxes that mounts the Volume ?2.
 	mountsVolume string
 	// forgettable are the users of a Tenant that may be forgotten, from their index.

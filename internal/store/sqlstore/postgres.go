@@ -35,7 +35,7 @@ var postgresDialect = dialect{
 	lock:         lockPostgres,
 	commitLater:  `SET LOCAL synchronous_commit = off`,
 	inStates:     `state IN (SELECT jsonb_array_elements_text(CAST(?4 AS JSONB)))`,
-	inIDs:        `id IN (SELECT jsonb_array_elements_text(CAST(?1 AS JSONB)))`,
+	inList:       `IN (SELECT jsonb_array_elements_text(CAST(?1 AS JSONB)))`,
 	withMetadata: `CAST(metadata AS JSONB) @> CAST(?5 AS JSONB)`,
 	// The planner may look at the mounts before it looks whether there are any.
 	mountsVolume: `EXISTS (SELECT 1 FROM jsonb_array_elements(CAST(CASE WHEN volumes = '' THEN '[]' ELSE volumes END AS JSONB)) AS mount WHERE mount ->> 'volume' = ?2)`,

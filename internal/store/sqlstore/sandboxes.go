@@ -125,6 +125,7 @@ type statements struct {
 	drainNode, loseNode            *sql.Stmt
 	leaderStatements
 	copyKeyStatements
+	copyStatements
 	signingStatements
 	keyStatements
 	secretStatements
@@ -140,7 +141,7 @@ type statements struct {
 }
 
 func (s *statements) all(d *dialect) []prepared {
-	return slices.Concat(s.transaction(d), s.leaderStatements.all(d), s.copyKeyStatements.all(), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
+	return slices.Concat(s.transaction(d), s.leaderStatements.all(d), s.copyKeyStatements.all(), s.copyStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.insert, sandboxTable.insert.text},
 		{&s.update, updateSandbox.text},
 		{&s.updateEnded, endSandbox.text},
@@ -199,6 +200,7 @@ type queries struct {
 	secretQueries
 	quotaQueries
 	snapshotQueries
+	copyQueries
 	volumeQueries
 	auditQueries
 	usageQueries
@@ -209,13 +211,13 @@ type queries struct {
 
 func (q *queries) all(d *dialect) []prepared {
 	record := sandboxTable.record
-	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(d), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.userQueries.all(), q.webhookQueries.all(), []prepared{
+	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.copyQueries.all(d), q.volumeQueries.all(d), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.userQueries.all(), q.webhookQueries.all(), []prepared{
 		{&q.list, record + `WHERE ` + newestFirst(d)},
 		{&q.listOpen, record + `WHERE state <> 'ended' AND ` + newestFirst(d)},
 		{&q.oldest, record + `WHERE ` + oldestFirst(d)},
 		{&q.oldestOpen, record + `WHERE state <> 'ended' AND ` + oldestFirst(d)},
 		{&q.count, `SELECT state, count(*) FROM sandboxes WHERE tenant = ? AND state <> 'ended' GROUP BY state`},
-		{&q.byIDs, record + `WHERE ` + d.inIDs},
+		{&q.byIDs, record + `WHERE id ` + d.inList},
 		{&q.notEnded, record + `WHERE state <> 'ended'`},
 		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},

@@ -298,11 +298,14 @@ func (s *Store) RetireSnapshot(ctx context.Context, id string, loose bool) error
 
 // DropSnapshot implements sandbox.SnapshotStore.
 func (s *Store) DropSnapshot(ctx context.Context, id string) error {
-	return s.writer.write(ctx, func(st *statements) error {
-		if _, err := st.adoptSnapshots.Exec(id); err != nil {
-			return err
-		}
-		_, err := st.dropSnapshot.Exec(id)
+	return s.writer.write(ctx, func(st *statements) error { return st.drop(id) })
+}
+
+// drop removes a record. A trigger then has the Snapshot's copies deleted.
+func (s *snapshotStatements) drop(id string) error {
+	if _, err := s.adoptSnapshots.Exec(id); err != nil {
 		return err
-	})
+	}
+	_, err := s.dropSnapshot.Exec(id)
+	return err
 }

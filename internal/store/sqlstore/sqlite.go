@@ -23,7 +23,7 @@ var sqliteDialect = dialect{
 	goose:    goose.DialectSQLite3,
 	begin:    `BEGIN IMMEDIATE`,
 	inStates: `state IN (SELECT value FROM json_each(?4))`,
-	inIDs:    `id IN (SELECT value FROM json_each(?1))`,
+	inList:   `IN (SELECT value FROM json_each(?1))`,
 	// The same encoder wrote both sides of the comparison, so keys are equal however
 	// json_each shows them.
 	withMetadata: `NOT EXISTS (SELECT 1 FROM json_each(?5) AS want WHERE NOT EXISTS (

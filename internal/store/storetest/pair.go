@@ -20,6 +20,8 @@ var pairCases = []struct {
 	{"what one writes the other reads", pairReads},
 	{"a quota holds over both", pairQuota},
 	{"a snapshot is retired or needed", pairSnapshots},
+	{"a pack is deleted or used", pairPacks},
+	{"a former leader collects nothing", pairCollectors},
 	{"a volume is deleted or used", pairVolumes},
 	{"a request takes effect once", pairIdempotency},
 	{"of updates of one version one wins", pairVersions},

@@ -43,7 +43,7 @@ type check struct {
 // Run checks the Store contract. open returns an empty Store and registers its own
 // cleanup; Run calls it once per case, so that cases are independent.
 func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
-	for _, c := range slices.Concat(sandboxCases, snapshotCases, keyCases, requestCases, tenantCases, logCases) {
+	for _, c := range slices.Concat(sandboxCases, snapshotCases, copyCases, keyCases, requestCases, tenantCases, logCases) {
 		t.Run(c.name, func(t *testing.T) { c.check(t, open(t)) })
 	}
 }

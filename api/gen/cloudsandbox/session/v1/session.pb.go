@@ -5223,6 +5223,627 @@ func (x *KeepCopyKeyResponse) GetSealed() []byte {
 	return nil
 }
 
+type PackScopeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackScopeRequest) Reset() {
+	*x = PackScopeRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackScopeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackScopeRequest) ProtoMessage() {}
+
+func (x *PackScopeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackScopeRequest.ProtoReflect.Descriptor instead.
+func (*PackScopeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{85}
+}
+
+type PackScopeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Scope         string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackScopeResponse) Reset() {
+	*x = PackScopeResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackScopeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackScopeResponse) ProtoMessage() {}
+
+func (x *PackScopeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackScopeResponse.ProtoReflect.Descriptor instead.
+func (*PackScopeResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *PackScopeResponse) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+// CopyAttempt is one attempt at the copy of a saved state.
+type CopyAttempt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"` // of the names of the blobs
+	Number        int64                  `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyAttempt) Reset() {
+	*x = CopyAttempt{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyAttempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyAttempt) ProtoMessage() {}
+
+func (x *CopyAttempt) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyAttempt.ProtoReflect.Descriptor instead.
+func (*CopyAttempt) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *CopyAttempt) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *CopyAttempt) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *CopyAttempt) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+type BeginCopyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginCopyRequest) Reset() {
+	*x = BeginCopyRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginCopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginCopyRequest) ProtoMessage() {}
+
+func (x *BeginCopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginCopyRequest.ProtoReflect.Descriptor instead.
+func (*BeginCopyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *BeginCopyRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *BeginCopyRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+type BeginCopyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // of the attempt
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginCopyResponse) Reset() {
+	*x = BeginCopyResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginCopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginCopyResponse) ProtoMessage() {}
+
+func (x *BeginCopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginCopyResponse.ProtoReflect.Descriptor instead.
+func (*BeginCopyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *BeginCopyResponse) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+type UsePacksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Attempt       *CopyAttempt           `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Packs         []string               `protobuf:"bytes,2,rep,name=packs,proto3" json:"packs,omitempty"`
+	Shared        bool                   `protobuf:"varint,3,opt,name=shared,proto3" json:"shared,omitempty"` // another copy has put them
+	Life          *durationpb.Duration   `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsePacksRequest) Reset() {
+	*x = UsePacksRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsePacksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsePacksRequest) ProtoMessage() {}
+
+func (x *UsePacksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsePacksRequest.ProtoReflect.Descriptor instead.
+func (*UsePacksRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *UsePacksRequest) GetAttempt() *CopyAttempt {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+func (x *UsePacksRequest) GetPacks() []string {
+	if x != nil {
+		return x.Packs
+	}
+	return nil
+}
+
+func (x *UsePacksRequest) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *UsePacksRequest) GetLife() *durationpb.Duration {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+type UsePacksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refused       []string               `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsePacksResponse) Reset() {
+	*x = UsePacksResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsePacksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsePacksResponse) ProtoMessage() {}
+
+func (x *UsePacksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsePacksResponse.ProtoReflect.Descriptor instead.
+func (*UsePacksResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *UsePacksResponse) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+type CompleteCopyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Attempt       *CopyAttempt           `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompleteCopyRequest) Reset() {
+	*x = CompleteCopyRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompleteCopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompleteCopyRequest) ProtoMessage() {}
+
+func (x *CompleteCopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompleteCopyRequest.ProtoReflect.Descriptor instead.
+func (*CompleteCopyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *CompleteCopyRequest) GetAttempt() *CopyAttempt {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+type CompleteCopyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompleteCopyResponse) Reset() {
+	*x = CompleteCopyResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompleteCopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompleteCopyResponse) ProtoMessage() {}
+
+func (x *CompleteCopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompleteCopyResponse.ProtoReflect.Descriptor instead.
+func (*CompleteCopyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{93}
+}
+
+type AbandonCopyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"` // empty: no packs
+	Packs         []string               `protobuf:"bytes,3,rep,name=packs,proto3" json:"packs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbandonCopyRequest) Reset() {
+	*x = AbandonCopyRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbandonCopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbandonCopyRequest) ProtoMessage() {}
+
+func (x *AbandonCopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbandonCopyRequest.ProtoReflect.Descriptor instead.
+func (*AbandonCopyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{94}
+}
+
+func (x *AbandonCopyRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *AbandonCopyRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *AbandonCopyRequest) GetPacks() []string {
+	if x != nil {
+		return x.Packs
+	}
+	return nil
+}
+
+type AbandonCopyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbandonCopyResponse) Reset() {
+	*x = AbandonCopyResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbandonCopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbandonCopyResponse) ProtoMessage() {}
+
+func (x *AbandonCopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbandonCopyResponse.ProtoReflect.Descriptor instead.
+func (*AbandonCopyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{95}
+}
+
+type FindCopyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Snapshot      string                 `protobuf:"bytes,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindCopyRequest) Reset() {
+	*x = FindCopyRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindCopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindCopyRequest) ProtoMessage() {}
+
+func (x *FindCopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindCopyRequest.ProtoReflect.Descriptor instead.
+func (*FindCopyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *FindCopyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *FindCopyRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+type FindCopyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindCopyResponse) Reset() {
+	*x = FindCopyResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindCopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindCopyResponse) ProtoMessage() {}
+
+func (x *FindCopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindCopyResponse.ProtoReflect.Descriptor instead.
+func (*FindCopyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *FindCopyResponse) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
 var File_cloudsandbox_session_v1_session_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
@@ -5675,7 +6296,39 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x16\n" +
 	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"-\n" +
 	"\x13KeepCopyKeyResponse\x12\x16\n" +
-	"\x06sealed\x18\x01 \x01(\fR\x06sealed2\x9d\x15\n" +
+	"\x06sealed\x18\x01 \x01(\fR\x06sealed\"\x12\n" +
+	"\x10PackScopeRequest\")\n" +
+	"\x11PackScopeResponse\x12\x14\n" +
+	"\x05scope\x18\x01 \x01(\tR\x05scope\"Y\n" +
+	"\vCopyAttempt\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\"F\n" +
+	"\x10BeginCopyRequest\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\"+\n" +
+	"\x11BeginCopyResponse\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\"\xae\x01\n" +
+	"\x0fUsePacksRequest\x12>\n" +
+	"\aattempt\x18\x01 \x01(\v2$.cloudsandbox.session.v1.CopyAttemptR\aattempt\x12\x14\n" +
+	"\x05packs\x18\x02 \x03(\tR\x05packs\x12\x16\n" +
+	"\x06shared\x18\x03 \x01(\bR\x06shared\x12-\n" +
+	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\",\n" +
+	"\x10UsePacksResponse\x12\x18\n" +
+	"\arefused\x18\x01 \x03(\tR\arefused\"U\n" +
+	"\x13CompleteCopyRequest\x12>\n" +
+	"\aattempt\x18\x01 \x01(\v2$.cloudsandbox.session.v1.CopyAttemptR\aattempt\"\x16\n" +
+	"\x14CompleteCopyResponse\"^\n" +
+	"\x12AbandonCopyRequest\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05packs\x18\x03 \x03(\tR\x05packs\"\x15\n" +
+	"\x13AbandonCopyResponse\"E\n" +
+	"\x0fFindCopyRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bsnapshot\x18\x02 \x01(\tR\bsnapshot\"*\n" +
+	"\x10FindCopyResponse\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix2\x9d\x15\n" +
 	"\x0eSessionService\x12Y\n" +
 	"\x06Create\x12&.cloudsandbox.session.v1.CreateRequest\x1a'.cloudsandbox.session.v1.CreateResponse\x12Y\n" +
 	"\x06Ensure\x12&.cloudsandbox.session.v1.EnsureRequest\x1a'.cloudsandbox.session.v1.EnsureResponse\x12P\n" +
@@ -5705,7 +6358,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\rSecretChanged\x12-.cloudsandbox.session.v1.SecretChangedRequest\x1a..cloudsandbox.session.v1.SecretChangedResponse\x12S\n" +
 	"\x04Used\x12$.cloudsandbox.session.v1.UsedRequest\x1a%.cloudsandbox.session.v1.UsedResponse\x12b\n" +
 	"\tBootEnded\x12).cloudsandbox.session.v1.BootEndedRequest\x1a*.cloudsandbox.session.v1.BootEndedResponse\x12b\n" +
-	"\tNodeEnded\x12).cloudsandbox.session.v1.NodeEndedRequest\x1a*.cloudsandbox.session.v1.NodeEndedResponse2\xf4\x05\n" +
+	"\tNodeEnded\x12).cloudsandbox.session.v1.NodeEndedRequest\x1a*.cloudsandbox.session.v1.NodeEndedResponse2\xd5\n" +
+	"\n" +
 	"\x12NodeRecordsService\x12e\n" +
 	"\n" +
 	"RenewLease\x12*.cloudsandbox.session.v1.RenewLeaseRequest\x1a+.cloudsandbox.session.v1.RenewLeaseResponse\x12_\n" +
@@ -5715,7 +6369,13 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"NeedsImage\x12*.cloudsandbox.session.v1.NeedsImageRequest\x1a+.cloudsandbox.session.v1.NeedsImageResponse\x12w\n" +
 	"\x10SnapshotsOfBuild\x120.cloudsandbox.session.v1.SnapshotsOfBuildRequest\x1a1.cloudsandbox.session.v1.SnapshotsOfBuildResponse\x12n\n" +
 	"\rTemplateBytes\x12-.cloudsandbox.session.v1.TemplateBytesRequest\x1a..cloudsandbox.session.v1.TemplateBytesResponse\x12h\n" +
-	"\vKeepCopyKey\x12+.cloudsandbox.session.v1.KeepCopyKeyRequest\x1a,.cloudsandbox.session.v1.KeepCopyKeyResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1;sessionv1b\x06proto3"
+	"\vKeepCopyKey\x12+.cloudsandbox.session.v1.KeepCopyKeyRequest\x1a,.cloudsandbox.session.v1.KeepCopyKeyResponse\x12b\n" +
+	"\tPackScope\x12).cloudsandbox.session.v1.PackScopeRequest\x1a*.cloudsandbox.session.v1.PackScopeResponse\x12b\n" +
+	"\tBeginCopy\x12).cloudsandbox.session.v1.BeginCopyRequest\x1a*.cloudsandbox.session.v1.BeginCopyResponse\x12_\n" +
+	"\bUsePacks\x12(.cloudsandbox.session.v1.UsePacksRequest\x1a).cloudsandbox.session.v1.UsePacksResponse\x12k\n" +
+	"\fCompleteCopy\x12,.cloudsandbox.session.v1.CompleteCopyRequest\x1a-.cloudsandbox.session.v1.CompleteCopyResponse\x12h\n" +
+	"\vAbandonCopy\x12+.cloudsandbox.session.v1.AbandonCopyRequest\x1a,.cloudsandbox.session.v1.AbandonCopyResponse\x12_\n" +
+	"\bFindCopy\x12(.cloudsandbox.session.v1.FindCopyRequest\x1a).cloudsandbox.session.v1.FindCopyResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1;sessionv1b\x06proto3"
 
 var (
 	file_cloudsandbox_session_v1_session_proto_rawDescOnce sync.Once
@@ -5729,7 +6389,7 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                    // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                   // 1: cloudsandbox.session.v1.Limits
@@ -5816,45 +6476,58 @@ var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*TemplateBytesResponse)(nil),    // 82: cloudsandbox.session.v1.TemplateBytesResponse
 	(*KeepCopyKeyRequest)(nil),       // 83: cloudsandbox.session.v1.KeepCopyKeyRequest
 	(*KeepCopyKeyResponse)(nil),      // 84: cloudsandbox.session.v1.KeepCopyKeyResponse
-	nil,                              // 85: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                              // 86: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                              // 87: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                              // 88: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                              // 89: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                              // 90: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                              // 91: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                              // 92: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                              // 93: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                              // 94: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                              // 95: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),    // 96: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 97: google.protobuf.Duration
+	(*PackScopeRequest)(nil),         // 85: cloudsandbox.session.v1.PackScopeRequest
+	(*PackScopeResponse)(nil),        // 86: cloudsandbox.session.v1.PackScopeResponse
+	(*CopyAttempt)(nil),              // 87: cloudsandbox.session.v1.CopyAttempt
+	(*BeginCopyRequest)(nil),         // 88: cloudsandbox.session.v1.BeginCopyRequest
+	(*BeginCopyResponse)(nil),        // 89: cloudsandbox.session.v1.BeginCopyResponse
+	(*UsePacksRequest)(nil),          // 90: cloudsandbox.session.v1.UsePacksRequest
+	(*UsePacksResponse)(nil),         // 91: cloudsandbox.session.v1.UsePacksResponse
+	(*CompleteCopyRequest)(nil),      // 92: cloudsandbox.session.v1.CompleteCopyRequest
+	(*CompleteCopyResponse)(nil),     // 93: cloudsandbox.session.v1.CompleteCopyResponse
+	(*AbandonCopyRequest)(nil),       // 94: cloudsandbox.session.v1.AbandonCopyRequest
+	(*AbandonCopyResponse)(nil),      // 95: cloudsandbox.session.v1.AbandonCopyResponse
+	(*FindCopyRequest)(nil),          // 96: cloudsandbox.session.v1.FindCopyRequest
+	(*FindCopyResponse)(nil),         // 97: cloudsandbox.session.v1.FindCopyResponse
+	nil,                              // 98: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                              // 99: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                              // 100: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                              // 101: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                              // 102: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                              // 103: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                              // 104: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                              // 105: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                              // 106: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                              // 107: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                              // 108: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),    // 109: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 110: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	96,  // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
+	109, // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
 	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	85,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	86,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	98,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	99,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
 	2,   // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	96,  // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	96,  // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	97,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	96,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	97,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	109, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	109, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	110, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	109, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	110, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
 	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.TerminationRecord
-	96,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	97,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	109, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	110, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
 	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	96,  // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	109, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
 	5,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	97,  // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	97,  // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	97,  // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	110, // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	110, // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	110, // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
 	0,   // 20: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	87,  // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	88,  // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	97,  // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	100, // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	101, // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	110, // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
 	5,   // 24: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	7,   // 25: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,   // 26: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
@@ -5862,135 +6535,150 @@ var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
 	4,   // 28: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 29: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 30: cloudsandbox.session.v1.SettledResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	89,  // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	96,  // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	102, // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	109, // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
 	4,   // 33: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	97,  // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	110, // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
 	4,   // 35: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	97,  // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	97,  // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	90,  // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	91,  // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	97,  // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	110, // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	110, // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	103, // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	104, // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	110, // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
 	22,  // 41: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
 	23,  // 42: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
 	5,   // 43: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
 	4,   // 44: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 45: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 46: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	92,  // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	105, // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
 	35,  // 48: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	96,  // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	96,  // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	109, // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	109, // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
 	0,   // 51: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 52: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	93,  // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	96,  // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	106, // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	109, // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
 	5,   // 55: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	4,   // 56: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 57: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 58: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	97,  // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	97,  // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	94,  // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	95,  // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	110, // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	110, // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	107, // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	108, // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
 	4,   // 63: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	97,  // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	110, // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
 	48,  // 65: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
 	40,  // 66: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 67: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 68: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 69: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 70: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	96,  // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	109, // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
 	60,  // 72: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 73: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 74: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 75: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	97,  // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
-	97,  // 77: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
-	97,  // 78: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
-	97,  // 79: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
-	96,  // 80: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
-	20,  // 81: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 82: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 83: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 84: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	8,   // 85: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	10,  // 86: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	12,  // 87: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	14,  // 88: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
-	16,  // 89: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	18,  // 90: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	21,  // 91: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	25,  // 92: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	27,  // 93: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	29,  // 94: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	31,  // 95: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	41,  // 96: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	43,  // 97: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	45,  // 98: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	47,  // 99: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	50,  // 100: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	52,  // 101: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	54,  // 102: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	56,  // 103: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	58,  // 104: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	61,  // 105: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
-	63,  // 106: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
-	65,  // 107: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
-	67,  // 108: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
-	33,  // 109: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	36,  // 110: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	38,  // 111: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	69,  // 112: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
-	71,  // 113: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
-	73,  // 114: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
-	75,  // 115: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
-	77,  // 116: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
-	79,  // 117: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
-	81,  // 118: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
-	83,  // 119: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
-	9,   // 120: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	11,  // 121: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	13,  // 122: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	15,  // 123: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
-	17,  // 124: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	19,  // 125: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	24,  // 126: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	26,  // 127: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	28,  // 128: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	30,  // 129: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	32,  // 130: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	42,  // 131: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	44,  // 132: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	46,  // 133: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	49,  // 134: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	51,  // 135: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	53,  // 136: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	55,  // 137: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	57,  // 138: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	59,  // 139: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	62,  // 140: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
-	64,  // 141: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
-	66,  // 142: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
-	68,  // 143: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
-	34,  // 144: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	37,  // 145: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	39,  // 146: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	70,  // 147: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
-	72,  // 148: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
-	74,  // 149: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
-	76,  // 150: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
-	78,  // 151: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
-	80,  // 152: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
-	82,  // 153: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
-	84,  // 154: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
-	120, // [120:155] is the sub-list for method output_type
-	85,  // [85:120] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	110, // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
+	110, // 77: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
+	110, // 78: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
+	110, // 79: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
+	109, // 80: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
+	87,  // 81: cloudsandbox.session.v1.UsePacksRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
+	110, // 82: cloudsandbox.session.v1.UsePacksRequest.life:type_name -> google.protobuf.Duration
+	87,  // 83: cloudsandbox.session.v1.CompleteCopyRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
+	20,  // 84: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 85: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 86: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 87: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	8,   // 88: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	10,  // 89: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	12,  // 90: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	14,  // 91: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
+	16,  // 92: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	18,  // 93: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	21,  // 94: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	25,  // 95: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	27,  // 96: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	29,  // 97: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	31,  // 98: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	41,  // 99: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	43,  // 100: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	45,  // 101: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	47,  // 102: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	50,  // 103: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	52,  // 104: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	54,  // 105: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	56,  // 106: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	58,  // 107: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	61,  // 108: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	63,  // 109: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	65,  // 110: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	67,  // 111: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	33,  // 112: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	36,  // 113: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	38,  // 114: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	69,  // 115: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
+	71,  // 116: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
+	73,  // 117: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
+	75,  // 118: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
+	77,  // 119: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
+	79,  // 120: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	81,  // 121: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
+	83,  // 122: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
+	85,  // 123: cloudsandbox.session.v1.NodeRecordsService.PackScope:input_type -> cloudsandbox.session.v1.PackScopeRequest
+	88,  // 124: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:input_type -> cloudsandbox.session.v1.BeginCopyRequest
+	90,  // 125: cloudsandbox.session.v1.NodeRecordsService.UsePacks:input_type -> cloudsandbox.session.v1.UsePacksRequest
+	92,  // 126: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:input_type -> cloudsandbox.session.v1.CompleteCopyRequest
+	94,  // 127: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:input_type -> cloudsandbox.session.v1.AbandonCopyRequest
+	96,  // 128: cloudsandbox.session.v1.NodeRecordsService.FindCopy:input_type -> cloudsandbox.session.v1.FindCopyRequest
+	9,   // 129: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	11,  // 130: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	13,  // 131: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	15,  // 132: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
+	17,  // 133: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	19,  // 134: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	24,  // 135: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	26,  // 136: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	28,  // 137: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	30,  // 138: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	32,  // 139: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	42,  // 140: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	44,  // 141: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	46,  // 142: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	49,  // 143: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	51,  // 144: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	53,  // 145: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	55,  // 146: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	57,  // 147: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	59,  // 148: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	62,  // 149: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	64,  // 150: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	66,  // 151: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	68,  // 152: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	34,  // 153: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	37,  // 154: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	39,  // 155: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	70,  // 156: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
+	72,  // 157: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
+	74,  // 158: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
+	76,  // 159: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
+	78,  // 160: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
+	80,  // 161: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	82,  // 162: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
+	84,  // 163: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
+	86,  // 164: cloudsandbox.session.v1.NodeRecordsService.PackScope:output_type -> cloudsandbox.session.v1.PackScopeResponse
+	89,  // 165: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:output_type -> cloudsandbox.session.v1.BeginCopyResponse
+	91,  // 166: cloudsandbox.session.v1.NodeRecordsService.UsePacks:output_type -> cloudsandbox.session.v1.UsePacksResponse
+	93,  // 167: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:output_type -> cloudsandbox.session.v1.CompleteCopyResponse
+	95,  // 168: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:output_type -> cloudsandbox.session.v1.AbandonCopyResponse
+	97,  // 169: cloudsandbox.session.v1.NodeRecordsService.FindCopy:output_type -> cloudsandbox.session.v1.FindCopyResponse
+	129, // [129:170] is the sub-list for method output_type
+	88,  // [88:129] is the sub-list for method input_type
+	88,  // [88:88] is the sub-list for extension type_name
+	88,  // [88:88] is the sub-list for extension extendee
+	0,   // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -6009,7 +6697,7 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   96,
+			NumMessages:   109,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -127,6 +127,24 @@ const (
 	// NodeRecordsServiceKeepCopyKeyProcedure is the fully-qualified name of the NodeRecordsService's
 	// KeepCopyKey RPC.
 	NodeRecordsServiceKeepCopyKeyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/KeepCopyKey"
+	// NodeRecordsServicePackScopeProcedure is the fully-qualified name of the NodeRecordsService's
+	// PackScope RPC.
+	NodeRecordsServicePackScopeProcedure = "/cloudsandbox.session.v1.NodeRecordsService/PackScope"
+	// NodeRecordsServiceBeginCopyProcedure is the fully-qualified name of the NodeRecordsService's
+	// BeginCopy RPC.
+	NodeRecordsServiceBeginCopyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/BeginCopy"
+	// NodeRecordsServiceUsePacksProcedure is the fully-qualified name of the NodeRecordsService's
+	// UsePacks RPC.
+	NodeRecordsServiceUsePacksProcedure = "/cloudsandbox.session.v1.NodeRecordsService/UsePacks"
+	// NodeRecordsServiceCompleteCopyProcedure is the fully-qualified name of the NodeRecordsService's
+	// CompleteCopy RPC.
+	NodeRecordsServiceCompleteCopyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/CompleteCopy"
+	// NodeRecordsServiceAbandonCopyProcedure is the fully-qualified name of the NodeRecordsService's
+	// AbandonCopy RPC.
+	NodeRecordsServiceAbandonCopyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/AbandonCopy"
+	// NodeRecordsServiceFindCopyProcedure is the fully-qualified name of the NodeRecordsService's
+	// FindCopy RPC.
+	NodeRecordsServiceFindCopyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/FindCopy"
 )
 
 // SessionServiceClient is a client for the cloudsandbox.session.v1.SessionService service.
@@ -920,6 +938,12 @@ type NodeRecordsServiceClient interface {
 	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
 	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
 	KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error)
+	PackScope(context.Context, *connect.Request[v1.PackScopeRequest]) (*connect.Response[v1.PackScopeResponse], error)
+	BeginCopy(context.Context, *connect.Request[v1.BeginCopyRequest]) (*connect.Response[v1.BeginCopyResponse], error)
+	UsePacks(context.Context, *connect.Request[v1.UsePacksRequest]) (*connect.Response[v1.UsePacksResponse], error)
+	CompleteCopy(context.Context, *connect.Request[v1.CompleteCopyRequest]) (*connect.Response[v1.CompleteCopyResponse], error)
+	AbandonCopy(context.Context, *connect.Request[v1.AbandonCopyRequest]) (*connect.Response[v1.AbandonCopyResponse], error)
+	FindCopy(context.Context, *connect.Request[v1.FindCopyRequest]) (*connect.Response[v1.FindCopyResponse], error)
 }
 
 // NewNodeRecordsServiceClient constructs a client for the
@@ -975,6 +999,42 @@ func NewNodeRecordsServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithSchema(nodeRecordsServiceMethods.ByName("KeepCopyKey")),
 			connect.WithClientOptions(opts...),
 		),
+		packScope: connect.NewClient[v1.PackScopeRequest, v1.PackScopeResponse](
+			httpClient,
+			baseURL+NodeRecordsServicePackScopeProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("PackScope")),
+			connect.WithClientOptions(opts...),
+		),
+		beginCopy: connect.NewClient[v1.BeginCopyRequest, v1.BeginCopyResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceBeginCopyProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("BeginCopy")),
+			connect.WithClientOptions(opts...),
+		),
+		usePacks: connect.NewClient[v1.UsePacksRequest, v1.UsePacksResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceUsePacksProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("UsePacks")),
+			connect.WithClientOptions(opts...),
+		),
+		completeCopy: connect.NewClient[v1.CompleteCopyRequest, v1.CompleteCopyResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceCompleteCopyProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("CompleteCopy")),
+			connect.WithClientOptions(opts...),
+		),
+		abandonCopy: connect.NewClient[v1.AbandonCopyRequest, v1.AbandonCopyResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceAbandonCopyProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("AbandonCopy")),
+			connect.WithClientOptions(opts...),
+		),
+		findCopy: connect.NewClient[v1.FindCopyRequest, v1.FindCopyResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceFindCopyProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("FindCopy")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -987,6 +1047,12 @@ type nodeRecordsServiceClient struct {
 	snapshotsOfBuild *connect.Client[v1.SnapshotsOfBuildRequest, v1.SnapshotsOfBuildResponse]
 	templateBytes    *connect.Client[v1.TemplateBytesRequest, v1.TemplateBytesResponse]
 	keepCopyKey      *connect.Client[v1.KeepCopyKeyRequest, v1.KeepCopyKeyResponse]
+	packScope        *connect.Client[v1.PackScopeRequest, v1.PackScopeResponse]
+	beginCopy        *connect.Client[v1.BeginCopyRequest, v1.BeginCopyResponse]
+	usePacks         *connect.Client[v1.UsePacksRequest, v1.UsePacksResponse]
+	completeCopy     *connect.Client[v1.CompleteCopyRequest, v1.CompleteCopyResponse]
+	abandonCopy      *connect.Client[v1.AbandonCopyRequest, v1.AbandonCopyResponse]
+	findCopy         *connect.Client[v1.FindCopyRequest, v1.FindCopyResponse]
 }
 
 // RenewLease calls cloudsandbox.session.v1.NodeRecordsService.RenewLease.
@@ -1024,6 +1090,36 @@ func (c *nodeRecordsServiceClient) KeepCopyKey(ctx context.Context, req *connect
 	return c.keepCopyKey.CallUnary(ctx, req)
 }
 
+// PackScope calls cloudsandbox.session.v1.NodeRecordsService.PackScope.
+func (c *nodeRecordsServiceClient) PackScope(ctx context.Context, req *connect.Request[v1.PackScopeRequest]) (*connect.Response[v1.PackScopeResponse], error) {
+	return c.packScope.CallUnary(ctx, req)
+}
+
+// BeginCopy calls cloudsandbox.session.v1.NodeRecordsService.BeginCopy.
+func (c *nodeRecordsServiceClient) BeginCopy(ctx context.Context, req *connect.Request[v1.BeginCopyRequest]) (*connect.Response[v1.BeginCopyResponse], error) {
+	return c.beginCopy.CallUnary(ctx, req)
+}
+
+// UsePacks calls cloudsandbox.session.v1.NodeRecordsService.UsePacks.
+func (c *nodeRecordsServiceClient) UsePacks(ctx context.Context, req *connect.Request[v1.UsePacksRequest]) (*connect.Response[v1.UsePacksResponse], error) {
+	return c.usePacks.CallUnary(ctx, req)
+}
+
+// CompleteCopy calls cloudsandbox.session.v1.NodeRecordsService.CompleteCopy.
+func (c *nodeRecordsServiceClient) CompleteCopy(ctx context.Context, req *connect.Request[v1.CompleteCopyRequest]) (*connect.Response[v1.CompleteCopyResponse], error) {
+	return c.completeCopy.CallUnary(ctx, req)
+}
+
+// AbandonCopy calls cloudsandbox.session.v1.NodeRecordsService.AbandonCopy.
+func (c *nodeRecordsServiceClient) AbandonCopy(ctx context.Context, req *connect.Request[v1.AbandonCopyRequest]) (*connect.Response[v1.AbandonCopyResponse], error) {
+	return c.abandonCopy.CallUnary(ctx, req)
+}
+
+// FindCopy calls cloudsandbox.session.v1.NodeRecordsService.FindCopy.
+func (c *nodeRecordsServiceClient) FindCopy(ctx context.Context, req *connect.Request[v1.FindCopyRequest]) (*connect.Response[v1.FindCopyResponse], error) {
+	return c.findCopy.CallUnary(ctx, req)
+}
+
 // NodeRecordsServiceHandler is an implementation of the cloudsandbox.session.v1.NodeRecordsService
 // service.
 type NodeRecordsServiceHandler interface {
@@ -1034,6 +1130,12 @@ type NodeRecordsServiceHandler interface {
 	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
 	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
 	KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error)
+	PackScope(context.Context, *connect.Request[v1.PackScopeRequest]) (*connect.Response[v1.PackScopeResponse], error)
+	BeginCopy(context.Context, *connect.Request[v1.BeginCopyRequest]) (*connect.Response[v1.BeginCopyResponse], error)
+	UsePacks(context.Context, *connect.Request[v1.UsePacksRequest]) (*connect.Response[v1.UsePacksResponse], error)
+	CompleteCopy(context.Context, *connect.Request[v1.CompleteCopyRequest]) (*connect.Response[v1.CompleteCopyResponse], error)
+	AbandonCopy(context.Context, *connect.Request[v1.AbandonCopyRequest]) (*connect.Response[v1.AbandonCopyResponse], error)
+	FindCopy(context.Context, *connect.Request[v1.FindCopyRequest]) (*connect.Response[v1.FindCopyResponse], error)
 }
 
 // NewNodeRecordsServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -1085,6 +1187,42 @@ func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect
 		connect.WithSchema(nodeRecordsServiceMethods.ByName("KeepCopyKey")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeRecordsServicePackScopeHandler := connect.NewUnaryHandler(
+		NodeRecordsServicePackScopeProcedure,
+		svc.PackScope,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("PackScope")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceBeginCopyHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceBeginCopyProcedure,
+		svc.BeginCopy,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("BeginCopy")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceUsePacksHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceUsePacksProcedure,
+		svc.UsePacks,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("UsePacks")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceCompleteCopyHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceCompleteCopyProcedure,
+		svc.CompleteCopy,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("CompleteCopy")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceAbandonCopyHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceAbandonCopyProcedure,
+		svc.AbandonCopy,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("AbandonCopy")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceFindCopyHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceFindCopyProcedure,
+		svc.FindCopy,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("FindCopy")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cloudsandbox.session.v1.NodeRecordsService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeRecordsServiceRenewLeaseProcedure:
@@ -1101,6 +1239,18 @@ func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect
 			nodeRecordsServiceTemplateBytesHandler.ServeHTTP(w, r)
 		case NodeRecordsServiceKeepCopyKeyProcedure:
 			nodeRecordsServiceKeepCopyKeyHandler.ServeHTTP(w, r)
+		case NodeRecordsServicePackScopeProcedure:
+			nodeRecordsServicePackScopeHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceBeginCopyProcedure:
+			nodeRecordsServiceBeginCopyHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceUsePacksProcedure:
+			nodeRecordsServiceUsePacksHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceCompleteCopyProcedure:
+			nodeRecordsServiceCompleteCopyHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceAbandonCopyProcedure:
+			nodeRecordsServiceAbandonCopyHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceFindCopyProcedure:
+			nodeRecordsServiceFindCopyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1136,4 +1286,28 @@ func (UnimplementedNodeRecordsServiceHandler) TemplateBytes(context.Context, *co
 
 func (UnimplementedNodeRecordsServiceHandler) KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) PackScope(context.Context, *connect.Request[v1.PackScopeRequest]) (*connect.Response[v1.PackScopeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.PackScope is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) BeginCopy(context.Context, *connect.Request[v1.BeginCopyRequest]) (*connect.Response[v1.BeginCopyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.BeginCopy is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) UsePacks(context.Context, *connect.Request[v1.UsePacksRequest]) (*connect.Response[v1.UsePacksResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.UsePacks is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) CompleteCopy(context.Context, *connect.Request[v1.CompleteCopyRequest]) (*connect.Response[v1.CompleteCopyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.CompleteCopy is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) AbandonCopy(context.Context, *connect.Request[v1.AbandonCopyRequest]) (*connect.Response[v1.AbandonCopyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.AbandonCopy is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) FindCopy(context.Context, *connect.Request[v1.FindCopyRequest]) (*connect.Response[v1.FindCopyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.FindCopy is not implemented"))
 }
