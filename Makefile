@@ -144,6 +144,10 @@ bench: ## measure everything beside Docker and bare runsc
 bench-quick: ## the same, the main rows only, in under two minutes
 	@scripts/bench.sh quick
 
+.PHONY: test-copies
+test-copies: ## copy, delete and fetch 1,000 snapshots while nodes and leaders crash, and print the times: a minute
+	@scripts/test-copies.sh
+
 .PHONY: simulate
 simulate: ## run the scheduler and the session-manager over 1,000 simulated nodes and 100,000 sandboxes, and draw docs/simulation.svg: six minutes, 4 GiB
 	@scripts/simulate.sh

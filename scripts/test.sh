@@ -50,6 +50,9 @@ step "records in PostgreSQL"
 # Built as the unit tests are.
 CGO_ENABLED=1 gotest -race -vet=off -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' -count=1 -timeout 20m -run Postgres ./internal/store/sqlstore
 
+step "copies in S3 under crashes"
+gotest -vet=off -count=1 -timeout 10m -run "^TestStatesUnderCrashes$" ./internal/snapshot/replication
+
 step "rate limits in Redis"
 CGO_ENABLED=1 gotest -race -vet=off -gcflags=all=-dwarf=false -count=1 -timeout 10m ./internal/catalogue/ratelimit/redis
 
