@@ -85,26 +85,10 @@ func step(s state, in Input, out Output) []state {
 		return stepGet(s, out)
 	case Rename:
 		s.name = in.ID
-	case AddMemory:
-		s.memory, s.life = listOf(s.memory, in.ID), running
-		if !out.Unknown && out.List != s.memory {
-			return nil
-		}
-		s = s.changed()
-	case AddFile:
-		s.file, s.life = listOf(s.file, in.ID), running
-		if !out.Unknown && out.List != s.file {
-			return nil
-		}
-		s = s.changed()
-	case ReadMemory:
-		if s.life = running; out.List != s.memory {
-			return nil
-		}
-	case ReadFile:
-		if s.life = running; out.List != s.file {
-			return nil
-		}
+	case AddMemory, AddFile:
+		return stepAdd(s, in, out)
+	case ReadMemory, ReadFile:
+		return stepRead(s, in, out)
 	case Beat: // it resumes nothing
 		if s.life != running && !s.mayWake || out.List != s.memory {
 			return nil
@@ -156,6 +140,33 @@ func step(s state, in Input, out Output) []state {
 	default:
 		return nil
 	}
+	return []state{s}
+}
+
+// list is the list in s that an operation adds to or reads.
+func (s *state) list(kind Kind) *string {
+	if kind == AddFile || kind == ReadFile {
+		return &s.file
+	}
+	return &s.memory
+}
+
+// stepAdd is step of an append to a list, which resumes a paused Sandbox.
+func stepAdd(s state, in Input, out Output) []state {
+	list := s.list(in.Kind)
+	*list, s.life = listOf(*list, in.ID), running
+	if !out.Unknown && out.List != *list {
+		return nil
+	}
+	return []state{s.changed()}
+}
+
+// stepRead is step of a read of a list, which resumes a paused Sandbox.
+func stepRead(s state, in Input, out Output) []state {
+	if out.List != *s.list(in.Kind) {
+		return nil
+	}
+	s.life = running
 	return []state{s}
 }
 
