@@ -180,7 +180,7 @@ func nodeCopyKeys(t *testing.T, w NodeRecordsWorld) {
 	}
 }
 
-// The rules of the Store are in storetest; here is what passes between a Node and it.
+// storetest tests the rules of the Store. This suite tests what a Node and the Store send each other.
 func nodeCopies(t *testing.T, w NodeRecordsWorld) {
 	scope, err := w.Other.PackScope(t.Context())
 	if same, storeErr := w.Store.PackScope(t.Context()); err != nil || storeErr != nil || scope == "" || scope != same {

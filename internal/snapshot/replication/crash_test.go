@@ -69,7 +69,7 @@ func (p *process) call(ctx context.Context, do func(context.Context) error) erro
 	switch how {
 	case 0:
 	case 1:
-		_ = do(ctx) // nobody learns the result
+		_ = do(ctx) // its process has died, so the caller gets no result
 	default:
 		sent := context.WithoutCancel(ctx)
 		end, limited := ctx.Deadline()
@@ -80,7 +80,7 @@ func (p *process) call(ctx context.Context, do func(context.Context) error) erro
 				defer cancel()
 			}
 			time.Sleep(50 * time.Millisecond)
-			_ = do(sent) // nobody learns the result
+			_ = do(sent) // its process has died, so the caller gets no result
 		})
 	}
 	return errCrashed

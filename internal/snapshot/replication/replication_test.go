@@ -154,7 +154,7 @@ func collectIn(t *testing.T, records sandbox.CopyGarbage, blobs sandbox.Blobs) {
 	})
 }
 
-// insert adds the Snapshot of a state on a host, unless it is there.
+// insert adds the record of a Snapshot, unless the Store has it.
 func insert(ctx context.Context, store sandbox.Store, node, name, group string) error {
 	_, err := store.InsertSnapshot(ctx, sandbox.Snapshot{
 		ID: name, Tenant: sandbox.TenantID(group), SandboxID: "i1", State: sandbox.SnapshotReady, Node: node, CreatedAt: time.Now(), Shape: sandbox.DefaultShape(),
