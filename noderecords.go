@@ -32,6 +32,10 @@ type NodeRecords interface {
 	// TemplateBytes returns the bound of a Tenant's Quota for its Templates; zero: none.
 	// Denied unless the Node keeps the Templates.
 	TemplateBytes(ctx context.Context, node string, tenant TenantID) (int64, error)
+	// VolumeHomes returns the Volumes that a Boot mounts: all of them to the Boot's own Node,
+	// and to another Node the Volumes that it stores. NotFound unless the Boot is the
+	// Sandbox's latest, has not been paused or ended, and has such a Volume.
+	VolumeHomes(ctx context.Context, node string, of BootPlace) ([]VolumeHome, error)
 }
 
 // SavedOwner is the owner of a saved state, and the size and age of the state.

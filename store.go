@@ -169,6 +169,8 @@ type NodeRecord struct {
 	Version string
 	// Draining says that no Sandbox starts on the Node, and that those there leave it.
 	Draining bool
+	// MoveVolumes says that while the Node drains its Volumes leave it too.
+	MoveVolumes bool
 	// FenceAfter is how long after a renewal the Node cuts off and freezes its Boots by
 	// itself, unless it renews its Lease again. It counts from before it asked. Zero: it does
 	// not, or an earlier program has renewed the Lease.
@@ -196,8 +198,8 @@ const (
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
-	// clock, and returns the record. n's Epoch, LeaseLeft, Draining, Lost and LostEpoch are
-	// ignored.
+	// clock, and returns the record. n's Epoch, LeaseLeft, Draining, MoveVolumes, Lost and
+	// LostEpoch are ignored.
 	// Conflict while another Holder has the Lease, and until that has fenced itself.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,
@@ -206,9 +208,9 @@ type NodeStore interface {
 	RetireNodes(ctx context.Context, away time.Duration) ([]string, error)
 	// Nodes returns all records by name.
 	Nodes(ctx context.Context) ([]NodeRecord, error)
-	// SetDraining sets Draining of a Node; NotFound for an unknown name. It stays set when
-	// the Node restarts.
-	SetDraining(ctx context.Context, name string, draining bool) error
+	// SetDraining sets Draining and MoveVolumes of a Node; NotFound for an unknown name. Both
+	// stay set when the Node restarts.
+	SetDraining(ctx context.Context, name string, draining, volumes bool) error
 	// SetLost sets Lost of a Node, and with true LostEpoch, which stays. Conflict while it has
 	// its Lease, or if its Epoch is not epoch (0: any); NotFound for an unknown name.
 	SetLost(ctx context.Context, name string, epoch int64, lost bool) error

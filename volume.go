@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"net"
 	"path"
 	"slices"
 	"strings"
@@ -37,14 +38,23 @@ const (
 // Volume is storage of a Tenant that outlives Sandboxes. Any number of Sandboxes can
 // mount it at once, and each sees the writes of all.
 type Volume struct {
-	ID        string // "v" and 20 of [a-z0-9]
-	Tenant    TenantID
-	Name      string // unique among its Tenant's Volumes
-	State     VolumeState
-	Node      string // that stores its files; Sandboxes that mount it run there
-	MaxBytes  int64  // bounds the total size of its files
+	ID     string // "v" and 20 of [a-z0-9]
+	Tenant TenantID
+	Name   string // unique among its Tenant's Volumes
+	State  VolumeState
+	Node   string // that stores its files: its home. Sandboxes anywhere mount it
+	// LeftOn is another Node that may have files of it: its next home during a move, and its
+	// former home after it. Empty: none.
+	LeftOn    string
+	MaxBytes  int64 // bounds the total size of its files
 	CreatedAt time.Time
 }
+
+// VolumePlace is where a Volume is; see its fields of the same names.
+type VolumePlace struct{ Node, LeftOn string }
+
+// Place returns where v is.
+func (v Volume) Place() VolumePlace { return VolumePlace{v.Node, v.LeftOn} }
 
 // VolumeMount is a Volume mounted in a Sandbox.
 type VolumeMount struct {
@@ -100,10 +110,16 @@ type VolumeStore interface {
 	// when to is VolumeDeleting and a Sandbox that has not ended mounts it. NotFound when
 	// no such Volume exists.
 	MoveVolume(ctx context.Context, id string, from, to VolumeState) error
-	// VolumesLeft returns the Volumes of all Tenants that are not ready.
+	// RehomeVolume changes where a Volume is. Conflict when it is not ready, or not where
+	// from says; NotFound when no such Volume exists.
+	RehomeVolume(ctx context.Context, id string, from, to VolumePlace) error
+	// VolumesLeft returns the Volumes of all Tenants that are not ready, or have LeftOn.
 	VolumesLeft(ctx context.Context) ([]Volume, error)
-	// VolumeUses counts the Sandboxes that have not ended and mount a Volume.
-	VolumeUses(ctx context.Context, id string) (int, error)
+	// VolumesOn returns the ready Volumes of all Tenants that a Node stores, by ID.
+	VolumesOn(ctx context.Context, node string) ([]Volume, error)
+	// VolumeUses counts the Sandboxes that have not ended and mount a Volume, and those
+	// among them that are not paused.
+	VolumeUses(ctx context.Context, id string) (all, active int, err error)
 	// DropVolume removes the record of a Volume in VolumeDeleting. It does nothing for
 	// other states and unknown IDs.
 	DropVolume(ctx context.Context, id string) error
@@ -130,6 +146,32 @@ type VolumeSpec struct {
 type VolumeBinding struct {
 	VolumeSpec
 	Path string
+	Home string // the Node that stores its files; empty: the Node that gets the Binding
+}
+
+// BootPlace names the Boot of a Sandbox by its number and its Node.
+type BootPlace struct {
+	SandboxID string
+	Number    int64
+	Node      string
+}
+
+// VolumeHome is a Volume that a Boot mounts, and where its files are.
+type VolumeHome struct {
+	VolumeSpec
+	Node    string // that stores its files
+	Address string // of that Node, see NodeRecord; empty: not known
+}
+
+// VolumeHomes serves Volumes of a Node to Boots on other Nodes. Its method is safe for
+// concurrent use.
+type VolumeHomes interface {
+	// ServeVolumes returns a function that serves a Boot the Volumes that it mounts and
+	// node stores, over a connection, until that ends. A later call for the same Sandbox
+	// ends the connection of an earlier one. Conflict for a Boot number older than one
+	// that is served, NotFound unless the Boot is the Sandbox's latest and mounts a Volume
+	// of node. An unknown node is Unavailable.
+	ServeVolumes(ctx context.Context, node string, to BootPlace) (serve func(net.Conn), err error)
 }
 
 // VolumeUse is the space that a Volume uses on its Node.
@@ -182,6 +224,14 @@ type NodeVolumes interface {
 	DeleteVolume(ctx context.Context, node, id string) error
 	// ListVolumes returns the space used by each Volume of the Node.
 	ListVolumes(ctx context.Context, node string) ([]VolumeUse, error)
+	// ExportVolume writes a Volume to w, with the numbers of its files, so that a Sandbox
+	// that resumes continues with its open files. From its beginning on the Volume is away:
+	// everything about it is Unavailable until CreateVolume is called for it again. NotFound
+	// for a Volume of another Tenant.
+	ExportVolume(ctx context.Context, node string, of VolumeRef, w io.Writer) error
+	// ImportVolume makes a Volume from the output of ExportVolume; Conflict for an existing
+	// one, Invalid for anything else. On error nothing is left of it.
+	ImportVolume(ctx context.Context, node string, v VolumeSpec, r io.Reader) error
 }
 
 // VolumeFiles accesses the files of the Volumes stored on Nodes. node is a Node's name;

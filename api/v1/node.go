@@ -53,6 +53,8 @@ type NodeDetails struct {
 	WaitSeconds float64 `json:"wait_seconds"`
 	// Draining: it takes no new sandboxes, and those on it move to other nodes.
 	Draining bool `json:"draining"`
+	// MoveVolumes says that its volumes leave it too while it drains.
+	MoveVolumes bool `json:"move_volumes"`
 	// Lost: it does not answer, and its sandboxes start elsewhere: an operator says
 	// so, or it has fenced itself.
 	Lost bool `json:"lost"`
@@ -75,7 +77,10 @@ type NodeRecords struct {
 // NodeChange changes a node; a nil field stays as it is.
 type NodeChange struct {
 	Draining *bool `json:"draining,omitempty"`
-	Lost     *bool `json:"lost,omitempty"`
+	// MoveVolumes moves the volumes of a node that drains too, each once no running sandbox
+	// mounts it. It needs draining: true.
+	MoveVolumes bool  `json:"move_volumes,omitempty"`
+	Lost        *bool `json:"lost,omitempty"`
 }
 
 // Host is the memory and the disk of a node's host.

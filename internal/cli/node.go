@@ -97,26 +97,33 @@ func nodeState(n v1.NodeDetails) string {
 }
 
 func (n *nodeCommands) drain() *cobra.Command {
-	var wait bool
+	var wait, volumes bool
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
 		Short: "Move the sandboxes of a node to other nodes",
 		Long: `Move the sandboxes of a node to other nodes, with their memory, processes and files.
 Each of them stands still while it moves, and requests to it wait. Without other nodes
-with room they keep running on the node. Sandboxes with volumes, volumes and kept
-snapshots stay: the node must come back for them.
+with room they keep running on the node. Kept snapshots stay: the node must come back
+for them. Volumes stay: sandboxes elsewhere use them, and wait for the node while it is
+away.
 
-The command prints the numbers of the rest as they change, and ends when no sandbox
-is left. If you interrupt it, the drain continues, also after a restart of the node,
-until "node undrain".`,
+With --volumes, volumes move too, for a node that will not come back: each once only
+paused sandboxes mount it, one after the other. Starts of sandboxes that mount one, and
+calls to its files, are answered with 503 while it moves.
+
+The command prints the numbers of the rest as they change. It ends when no sandbox is
+left, and with --volumes no volume. If you
+interrupt it, the drain continues, also after a restart of the node, until "node undrain".`,
 		Example: `  cloud-sandbox node drain node-1
-  cloud-sandbox node drain node-1 --wait=false`,
+  cloud-sandbox node drain node-1 --wait=false
+  cloud-sandbox node drain node-1 --volumes`,
 		Args:              Args(1, 1, "one NODE"),
 		ValidArgsFunction: n.complete,
 	}
-	cmd.Flags().BoolVar(&wait, "wait", true, "wait until no sandbox is left on the node")
+	cmd.Flags().BoolVar(&wait, "wait", true, "wait until all that moves has left the node")
+	cmd.Flags().BoolVar(&volumes, "volumes", false, "move the volumes of the node too")
 	cmd.RunE = n.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-		node, err := c.SetDraining(cmd.Context(), args[0], true)
+		node, err := c.SetDraining(cmd.Context(), args[0], true, volumes)
 		if err != nil {
 			return err
 		}
@@ -134,12 +141,12 @@ until "node undrain".`,
 	return cmd
 }
 
-// awaitDrain waits until no Sandbox has been on a node for drainQuiet, and prints its
-// progress to the error output.
+// awaitDrain waits until nothing that moves has been on a node for drainQuiet, and prints
+// its progress to the error output.
 func awaitDrain(cmd *cobra.Command, c *client.Client, node v1.NodeDetails) (_ v1.NodeDetails, err error) {
 	said, busy := "", time.Now()
 	for time.Since(busy) < drainQuiet {
-		if node.Records.Running+node.Records.Paused > 0 {
+		if r := node.Records; r.Running+r.Paused > 0 || node.MoveVolumes && r.Volumes > 0 {
 			busy = time.Now()
 			if now := leftOn(node); now != said {
 				said = now
@@ -174,7 +181,7 @@ func (n *nodeCommands) undrain() *cobra.Command {
 		Example: `  cloud-sandbox node undrain node-1`,
 		Args:    Args(1, 1, "one NODE"),
 		RunE: n.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			node, err := c.SetDraining(cmd.Context(), args[0], false)
+			node, err := c.SetDraining(cmd.Context(), args[0], false, false)
 			if err != nil {
 				return err
 			}
@@ -192,8 +199,8 @@ func (n *nodeCommands) lost() *cobra.Command {
 		Long: `Declare that the machine of a node is off, and that nothing runs on it any more.
 Its running sandboxes go back to their last checkpoint, or end with node_lost if they
 have none. From then on they start on other nodes, if the node had copied their state to
-the blob store. Paused sandboxes do so without this command. Sandboxes with volumes wait
-for the node.
+the blob store. Paused sandboxes do so without this command. Sandboxes with volumes of
+the node wait for it.
 
 Turn the machine off first. Otherwise a sandbox may run twice: the node cannot be
 asked to stop it. A node that fences itself is declared lost without this command, some

@@ -32,7 +32,8 @@ type entry struct {
 	Pooled    bool                  `json:"pooled,omitempty"`
 	Revision  int64                 `json:"revision,omitempty"`
 	Secrets   bool                  `json:"secrets,omitempty"` // its link has some
-	Volumes   []string              `json:"volumes,omitempty"` // their IDs
+	Volumes   []string              `json:"volumes,omitempty"` // that this Node stores: their IDs
+	Homes     map[string][]string   `json:"homes,omitempty"`   // IDs of other Volumes, by their Node
 	Held      bool                  `json:"held,omitempty"`    // restored, and not thawed yet
 	Fenced    bool                  `json:"fenced,omitempty"`  // frozen by the fence
 	Paused    bool                  `json:"paused,omitempty"`  // saved and frozen, about to be stopped
@@ -133,7 +134,8 @@ func (b *boot) entry() entry {
 		Pooled:    b.pooled,
 		Revision:  b.owner.revision,
 		Secrets:   b.owner.secrets,
-		Volumes:   b.owner.volumes,
+		Volumes:   b.owner.volumes.here,
+		Homes:     b.owner.volumes.homes,
 		Held:      b.held,
 		Fenced:    b.fenced,
 		Paused:    b.paused,
@@ -147,7 +149,7 @@ func (b *boot) own(e entry) {
 	b.fenced, b.paused, b.epoch = e.Fenced, e.Paused, e.Epoch
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number, Tenant: e.Tenant},
-		network: e.Network, secrets: e.Secrets, volumes: e.Volumes, revision: e.Revision,
+		network: e.Network, secrets: e.Secrets, volumes: mounted{e.Volumes, e.Homes}, revision: e.Revision,
 	}
 	if e.Secrets {
 		b.owner.revision-- // so that the engine is sent them again

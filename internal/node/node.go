@@ -23,6 +23,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/bridge"
 )
 
 const (
@@ -76,6 +77,7 @@ type Config struct {
 	Version string  // of the program; see sandbox.NodeRecord
 	Dir     string  // the Node's own folder; made when absent
 	Volumes volumes // keeps the files of Volumes
+	Homes   Homes   // of Volumes on other Nodes; nil: no other Node stores any
 	Engine  sandbox.Engine
 	Leases  Leases
 	Images  sandbox.Images // of the Pools' Templates
@@ -163,7 +165,8 @@ type Node struct {
 	reports  reports
 	carrying chan struct{} // holds one for each export and import in progress
 	volumes  volumes
-	holder   string // of the Lease
+	homes    *bridge.Homes // serves Boots on other Nodes
+	holder   string        // of the Lease
 
 	displaced atomic.Bool // another host has the Lease
 	term      *term
@@ -219,8 +222,8 @@ type boot struct {
 type owner struct {
 	ref     sandbox.BootRef
 	network sandbox.NetworkPolicy
-	secrets bool     // it has some; the journal does not keep them
-	volumes []string // their IDs
+	secrets bool // it has some; the journal does not keep them
+	volumes mounted
 	// revision of the Binding in force.
 	revision int64
 }
@@ -274,6 +277,9 @@ func prepare(cfg Config) (*Node, error) {
 	if cfg.Carrier == nil {
 		cfg.Carrier = allHere{}
 	}
+	if cfg.Homes == nil {
+		cfg.Homes = noHomes{}
+	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Step, error, time.Duration) {}
 	}
@@ -311,6 +317,7 @@ func prepare(cfg Config) (*Node, error) {
 		settling: make(chan struct{}, 1),
 		ending:   make(chan struct{}, 1),
 		volumes:  cfg.Volumes,
+		homes:    bridge.NewHomes(bridge.Config{Node: cfg.Name, ForBoot: cfg.Volumes.ForBoot, Records: cfg.Homes, Log: cfg.Log}),
 	}
 	for _, c := range cfg.Pools {
 		n.pools = append(n.pools, newPool(n, c))
@@ -330,6 +337,7 @@ func (n *Node) Run(ctx context.Context) error {
 		g.Go(func() error { return p.keep(ctx) })
 	}
 	g.Go(func() error { return n.cleanVolumes(ctx) })
+	g.Go(func() error { return n.homes.Run(ctx) })
 	n.mountRecovered()
 	err := g.Wait()
 	n.unmountAll()

@@ -22,13 +22,19 @@ func (n *Node) porter(node string) (_ sandbox.Porter, done func(), err error) {
 	if !ok {
 		return nil, nil, sandbox.Errorf(sandbox.Unsupported, "the engine %s cannot carry saved state elsewhere", n.features.Name)
 	}
+	done, err = n.carrier("snapshots are exported and imported")
+	return p, done, err
+}
+
+// carrier begins one export or import; kind is for the error.
+func (n *Node) carrier(kind string) (done func(), err error) {
 	select {
 	case n.carrying <- struct{}{}:
-		return p, func() { <-n.carrying }, nil
+		return func() { <-n.carrying }, nil
 	default:
-		e := sandbox.Errorf(sandbox.Exhausted, "%d snapshots are exported and imported at the moment: try again soon", carriers)
+		e := sandbox.Errorf(sandbox.Exhausted, "%d %s at the moment: try again soon", carriers, kind)
 		e.RetryAfter = retryAfter
-		return nil, nil, e
+		return nil, e
 	}
 }
 

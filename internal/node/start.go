@@ -40,7 +40,7 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	if err := n.checkLease(); err != nil {
 		return sandbox.Started{}, err
 	}
-	if err := n.checkVolumes(req.Binding); err != nil {
+	if err := n.checkVolumes(ctx, req.Binding); err != nil {
 		return sandbox.Started{}, err
 	}
 	ctx, a, there, err := n.arrive(ctx, req)
@@ -311,7 +311,7 @@ func (b *boot) give(binding sandbox.Binding, epoch int64) {
 	b.state = max(b.state, giving) // a Boot being stopped stays so
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: binding.SandboxID, Number: binding.BootNumber, Tenant: binding.Tenant},
-		network: binding.Network, secrets: len(binding.Secrets.Headers) > 0, volumes: volumeIDs(binding.Volumes), revision: binding.Revision,
+		network: binding.Network, secrets: len(binding.Secrets.Headers) > 0, volumes: mountedBy(binding.Volumes), revision: binding.Revision,
 	}
 }
 

@@ -194,6 +194,9 @@ func (n *Node) endTaken(ctx context.Context, ids []string) {
 // frozen if it is open. It does not wait, and leaves out Boots that are being saved or
 // changed: it is called again after the next renewal.
 func (n *Node) settleFence(ctx context.Context) {
+	if n.term.fenced() { // Boots of other Nodes are no longer checked
+		n.homes.Cut()
+	}
 	engine, ok := n.engine.(sandbox.Pauser)
 	if !ok || !n.features.Pause || n.term.fencer == nil {
 		return

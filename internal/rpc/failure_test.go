@@ -203,7 +203,7 @@ func TestCallsWaitForAStart(t *testing.T) {
 // A role that refuses another one, because their clocks differ for example, says nothing about
 // the credentials of a Tenant: the request may be sent again.
 func TestRefused(t *testing.T) {
-	s := serve(t, Node, NodeService(&sayingNodes{}))
+	s := serve(t, Node, NodeService(&sayingNodes{}, nil))
 	scheduler := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return nil, nil })))
 	other, err := NewKeys([]byte(strings.Repeat("x", minSecret)))
 	if err != nil {

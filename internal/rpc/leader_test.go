@@ -287,7 +287,7 @@ func TestReadySaysWhoLeads(t *testing.T) {
 // A Node refuses the calls of a former leader after the first call of the next one.
 func TestNodesRefuseFormerLeaders(t *testing.T) {
 	c := &carrier{export: func(io.Writer) error { return nil }}
-	s := serve(t, Node, NodeService(c))
+	s := serve(t, Node, NodeService(c, nil))
 	of := func(epoch int64) *Nodes {
 		self := s.self(SessionManager, "")
 		self.Epoch = epoch

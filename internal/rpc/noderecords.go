@@ -142,6 +142,20 @@ func (r *NodeRecords) TemplateBytes(ctx context.Context, _ string, tenant sandbo
 	return m.GetBytes(), err
 }
 
+// VolumeHomes implements sandbox.NodeRecords. The Node is Self's.
+func (r *NodeRecords) VolumeHomes(ctx context.Context, _ string, of sandbox.BootPlace) ([]sandbox.VolumeHome, error) {
+	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.VolumeHomes, &sessionv1.VolumeHomesRequest{
+		Sandbox: of.SandboxID, Number: of.Number, BootNode: of.Node,
+	})
+	var all []sandbox.VolumeHome
+	for _, v := range m.GetHomes() {
+		all = append(all, sandbox.VolumeHome{
+			VolumeSpec: sandbox.VolumeSpec{ID: v.Id, Tenant: sandbox.TenantID(v.Tenant), MaxBytes: v.MaxBytes}, Node: v.Node, Address: v.Address,
+		})
+	}
+	return all, err
+}
+
 // KeepCopyKey implements sandbox.CopyRecords.
 func (r *NodeRecords) KeepCopyKey(ctx context.Context, prefix string, sealed []byte) ([]byte, error) {
 	m, err := askAny(ctx, r, sessionv1connect.NodeRecordsServiceClient.KeepCopyKey, &sessionv1.KeepCopyKeyRequest{Prefix: prefix, Sealed: sealed})
@@ -273,6 +287,16 @@ func (s nodeRecordsServer) SnapshotsOfBuild(ctx context.Context, r *connect.Requ
 func (s nodeRecordsServer) TemplateBytes(ctx context.Context, r *connect.Request[sessionv1.TemplateBytesRequest]) (*connect.Response[sessionv1.TemplateBytesResponse], error) {
 	bytes, err := s.records.TemplateBytes(ctx, callerOf(ctx).Name, sandbox.TenantID(r.Msg.Tenant))
 	return answer(&sessionv1.TemplateBytesResponse{Bytes: bytes}, err)
+}
+
+func (s nodeRecordsServer) VolumeHomes(ctx context.Context, r *connect.Request[sessionv1.VolumeHomesRequest]) (*connect.Response[sessionv1.VolumeHomesResponse], error) {
+	of := sandbox.BootPlace{SandboxID: r.Msg.Sandbox, Number: r.Msg.Number, Node: r.Msg.BootNode}
+	all, err := s.records.VolumeHomes(ctx, callerOf(ctx).Name, of)
+	res := &sessionv1.VolumeHomesResponse{}
+	for _, v := range all {
+		res.Homes = append(res.Homes, &sessionv1.VolumeHome{Id: v.ID, Tenant: string(v.Tenant), MaxBytes: v.MaxBytes, Node: v.Node, Address: v.Address})
+	}
+	return answer(res, err)
 }
 
 func (s nodeRecordsServer) KeepCopyKey(ctx context.Context, r *connect.Request[sessionv1.KeepCopyKeyRequest]) (*connect.Response[sessionv1.KeepCopyKeyResponse], error) {

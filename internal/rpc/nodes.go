@@ -223,13 +223,14 @@ func (n *Nodes) Dial(ctx context.Context, node string, to sandbox.BootRef, port 
 }
 
 // NodeService serves a Node to the session-manager and to gateways.
-func NodeService(n sandbox.Nodes) Service {
+func NodeService(n sandbox.Nodes, homes sandbox.VolumeHomes) Service {
 	return Service{
 		Name: nodev1connect.NodeServiceName,
 		handler: func(o ...connect.HandlerOption) (string, http.Handler) {
 			return nodev1connect.NewNodeServiceHandler(nodeServer{n}, o...)
 		},
 		nodes:   n,
+		homes:   homes,
 		carried: nodeServer{n}.transfers(),
 	}
 }

@@ -80,7 +80,7 @@ func TestRequestsOfDials(t *testing.T) {
 	s := serve(t, Node, NodeService(dialed{dial: func(ctx context.Context) (net.Conn, error) {
 		seen <- telemetry.RequestOf(ctx)
 		return nil, sandbox.Errorf(sandbox.NotFound, "the boot is not here")
-	}}))
+	}}, nil))
 	n := NewNodes(func(context.Context) ([]sandbox.NodeRecord, error) {
 		return []sandbox.NodeRecord{{Name: "n", Address: s.unix}}, nil
 	}, s.self(Gateway, ""))

@@ -31,6 +31,8 @@ var speakers = []Role{Gateway, SessionManager}
 // Node that the caller's certificate names, never about one in the message, and the
 // session manager ignores a report about a Boot that its record places on another Node. At the Node that
 // keeps the Templates it may find the operator's, and get and store images by their hash.
+// Of another Node it may ask the Volumes of its own Boots: that Node asks the session manager
+// which these are.
 var rules = map[string]rule{
 	// Of the session-manager.
 	sessionv1connect.SessionServiceCreateProcedure:         forTenantBy(Gateway),
@@ -71,6 +73,7 @@ var rules = map[string]rule{
 	sessionv1connect.NodeRecordsServiceNeedsImageProcedure:       forNone(Node),
 	sessionv1connect.NodeRecordsServiceSnapshotsOfBuildProcedure: forNone(Node),
 	sessionv1connect.NodeRecordsServiceTemplateBytesProcedure:    forNone(Node),
+	sessionv1connect.NodeRecordsServiceVolumeHomesProcedure:      forNone(Node),
 	sessionv1connect.NodeRecordsServiceKeepCopyKeyProcedure:      forNone(Node),
 	sessionv1connect.NodeRecordsServicePackScopeProcedure:        forNone(Node),
 	sessionv1connect.NodeRecordsServiceBeginCopyProcedure:        forNone(Node),
@@ -105,11 +108,14 @@ var rules = map[string]rule{
 	nodev1connect.NodeServiceMakeVolumeFolderProcedure: forTenantBy(Gateway),
 	nodev1connect.NodeServiceChangeVolumeFileProcedure: forTenantBy(Gateway),
 	nodev1connect.NodeServiceRemoveVolumeFileProcedure: forTenantBy(Gateway),
-	readVolumeFilePath:                                 forTenantBy(Gateway),
-	writeVolumeFilePath:                                forTenantBy(Gateway),
-	exportSavedPath:                                    forNone(SessionManager),
-	importSavedPath:                                    forTenantBy(SessionManager),
-	dialPath:                                           forTenantBy(Gateway),
+	exportVolumePath:    forTenantBy(SessionManager),
+	importVolumePath:    forTenantBy(SessionManager),
+	readVolumeFilePath:  forTenantBy(Gateway),
+	writeVolumeFilePath: forTenantBy(Gateway),
+	exportSavedPath:     forNone(SessionManager),
+	importSavedPath:     forTenantBy(SessionManager),
+	dialPath:            forTenantBy(Gateway),
+	volumesPath:         forNone(Node),
 
 	// Of the Node that keeps the Templates.
 	buildPath:       forTenantBy(Gateway),

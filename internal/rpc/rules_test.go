@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -72,7 +73,10 @@ cloudsandbox.node.v1.NodeService/Update              M
 cloudsandbox.node.v1.NodeService.Dial                G
 cloudsandbox.node.v1.NodeService.ExportSaved         m
 cloudsandbox.node.v1.NodeService.ImportSaved         M
+cloudsandbox.node.v1.NodeService.ExportVolume        M
+cloudsandbox.node.v1.NodeService.ImportVolume        M
 cloudsandbox.node.v1.NodeService.ReadVolumeFile      G
+cloudsandbox.node.v1.NodeService.ServeVolumes        n
 cloudsandbox.node.v1.NodeService.WriteVolumeFile     G
 cloudsandbox.scheduler.v1.SchedulerService/Place     m
 cloudsandbox.scheduler.v1.SchedulerService/PlaceElsewhere m
@@ -89,6 +93,7 @@ cloudsandbox.session.v1.NodeRecordsService/OwnerOf   n
 cloudsandbox.session.v1.NodeRecordsService/RenewLease n
 cloudsandbox.session.v1.NodeRecordsService/SnapshotsOfBuild n
 cloudsandbox.session.v1.NodeRecordsService/TemplateBytes n
+cloudsandbox.session.v1.NodeRecordsService/VolumeHomes n
 cloudsandbox.session.v1.SessionService/BootEnded     n
 cloudsandbox.session.v1.SessionService/Counts        G
 cloudsandbox.session.v1.SessionService/Create        G
@@ -137,7 +142,7 @@ func expected(t *testing.T) map[string]string {
 // served are the roles with their services.
 func served() map[Role][]Service {
 	return map[Role][]Service{
-		Node:           {NodeService(&reachedNodes{}), TemplateService(&reachedTemplates{}, reachedUploads{})},
+		Node:           {NodeService(&reachedNodes{}, &reachedNodes{}), TemplateService(&reachedTemplates{}, reachedUploads{})},
 		SessionManager: {SessionService(&reachedManager{}), NodeRecordsService(reachedRecords{})},
 		Scheduler:      {SchedulerService(placement(func(context.Context) ([]string, error) { return nil, errReached }))},
 	}
@@ -158,12 +163,24 @@ func (reachedNodes) ImportSaved(context.Context, string, sandbox.TenantID, strin
 	return sandbox.Saved{}, errReached
 }
 
+func (reachedNodes) ExportVolume(context.Context, string, sandbox.VolumeRef, io.Writer) error {
+	return errReached
+}
+
+func (reachedNodes) ImportVolume(context.Context, string, sandbox.VolumeSpec, io.Reader) error {
+	return errReached
+}
+
 func (reachedNodes) ReadVolumeFile(context.Context, string, sandbox.VolumeRef, string, io.Writer) error {
 	return errReached
 }
 
 func (reachedNodes) WriteVolumeFile(context.Context, string, sandbox.VolumeRef, string, sandbox.VolumeFileChange, bool, io.Reader) (sandbox.VolumeFile, error) {
 	return sandbox.VolumeFile{}, errReached
+}
+
+func (reachedNodes) ServeVolumes(context.Context, string, sandbox.BootPlace) (func(net.Conn), error) {
+	return nil, errReached
 }
 
 type reachedManager struct{ Manager }
@@ -272,6 +289,9 @@ func TestEveryCallByEveryRole(t *testing.T) {
 			patterns = slices.AppendSeq(patterns, maps.Keys(service.carried))
 			if service.nodes != nil {
 				patterns = append(patterns, "GET "+dialPath)
+			}
+			if service.homes != nil {
+				patterns = append(patterns, "GET "+volumesPath)
 			}
 			for procedure := range requests {
 				if strings.HasPrefix(procedure, "/"+service.Name+"/") {

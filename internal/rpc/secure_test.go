@@ -104,9 +104,9 @@ func nodesAt(t testing.TB, self Self, addresses map[string]string) *Nodes {
 // Each end refuses a connection unless the other end has the expected certificate.
 func TestWhoConnects(t *testing.T) {
 	p, foreign := newPKI(t), newPKI(t)
-	s := p.secured(t, Node, "a", NodeService(&sayingNodes{}))
+	s := p.secured(t, Node, "a", NodeService(&sayingNodes{}, nil))
 	manager := p.identity(t, SessionManager, "m")
-	plain := serve(t, Node, NodeService(&sayingNodes{}))
+	plain := serve(t, Node, NodeService(&sayingNodes{}, nil))
 	for _, tt := range []struct {
 		name, node, address string
 		by                  Self
@@ -137,7 +137,7 @@ func TestWhoConnects(t *testing.T) {
 func TestPlaintextAndOldTLS(t *testing.T) {
 	p := newPKI(t)
 	log := &lines{}
-	s := prepare(t, Node, NodeService(&sayingNodes{}))
+	s := prepare(t, Node, NodeService(&sayingNodes{}, nil))
 	s.identity, s.log = p.identity(t, Node, "a"), slog.New(slog.NewJSONHandler(log, nil))
 	s.start(t)
 	address := strings.TrimPrefix(s.tcp, "https://")
@@ -231,7 +231,7 @@ func bearer(t testing.TB, s *server, pair *cluster.Pair, procedure, token string
 func TestStolenTokens(t *testing.T) {
 	p := newPKI(t)
 	served := &sayingNodes{}
-	a, b := p.secured(t, Node, "a", NodeService(served)), p.secured(t, Node, "b", NodeService(served))
+	a, b := p.secured(t, Node, "a", NodeService(served, nil)), p.secured(t, Node, "b", NodeService(served, nil))
 	manager := p.identity(t, SessionManager, "m").Current()
 	other := p.identity(t, SessionManager, "other").Current()
 	thief := p.identity(t, Node, "b").Current()
@@ -329,7 +329,7 @@ func TestReportsNameTheirNode(t *testing.T) {
 // connections.
 func TestReplacedCertificates(t *testing.T) {
 	p := newPKI(t)
-	s := prepare(t, Node, NodeService(&sayingNodes{}))
+	s := prepare(t, Node, NodeService(&sayingNodes{}, nil))
 	var serverDir string
 	s.identity, serverDir = p.identityIn(t, p.ca.Issue(t, uri(Node, "a")))
 	s.start(t)
@@ -465,7 +465,7 @@ func TestRevokedStreams(t *testing.T) {
 			go echo(c)
 		}
 	}()
-	s := prepare(t, Node, NodeService(&guests{connect: func() (net.Conn, error) { return net.Dial("unix", socket.Addr().String()) }}))
+	s := prepare(t, Node, NodeService(&guests{connect: func() (net.Conn, error) { return net.Dial("unix", socket.Addr().String()) }}, nil))
 	s.identity = join(cluster.Node, "n")
 	s.start(t)
 	dial := func(name string) net.Conn {

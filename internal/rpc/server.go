@@ -33,7 +33,8 @@ const (
 type Service struct {
 	Name    string // its full name in gRPC
 	handler func(...connect.HandlerOption) (string, http.Handler)
-	nodes   sandbox.BootDialer // whose Dial is served too; nil: none
+	nodes   sandbox.BootDialer  // whose Dial is served too; nil: none
+	homes   sandbox.VolumeHomes // that are served too; nil: none
 	carried map[string]transfer
 }
 
@@ -109,6 +110,9 @@ func (s *Server) build() {
 		if service.nodes != nil {
 			s.dials.nodes = service.nodes
 			handle("GET "+dialPath, &s.dials, s.mux, s.open)
+		}
+		if service.homes != nil {
+			handle("GET "+volumesPath, &volumeStreams{&s.dials, service.homes}, s.mux, s.open)
 		}
 	}
 	s.draining = make(chan struct{})

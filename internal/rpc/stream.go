@@ -43,6 +43,26 @@ const (
 
 // dialGuest connects to a port of a Boot on the Node p.
 func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
+	query := url.Values{
+		"node": {node}, "boot": {to.BootID}, "sandbox": {to.SandboxID},
+		"number": {strconv.FormatInt(to.Number, 10)}, "port": {strconv.Itoa(int(port))},
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		query.Set("timeout_ms", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
+	}
+	return p.stream(ctx, streamRequest{path: dialPath, query: query, tenant: to.Tenant, handle: true})
+}
+
+// streamRequest asks for a stream.
+type streamRequest struct {
+	path   string
+	query  url.Values
+	tenant sandbox.TenantID // the call is for; empty: none
+	handle bool             // by a Unix socket, the stream's descriptor may come instead
+}
+
+// stream requests a stream from the Node p.
+func (p *peer) stream(ctx context.Context, r streamRequest) (net.Conn, error) {
 	pair, err := p.pair()
 	if err != nil {
 		return nil, err
@@ -55,7 +75,7 @@ func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, p
 		return nil, p.away(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	stream, err := p.upgrade(ctx, conn, pair, node, to, port)
+	stream, err := p.upgrade(ctx, conn, pair, r)
 	if !stop() && err == nil { // ctx ended, and set a deadline in the past
 		stream.Close()
 		err = ctx.Err()
@@ -75,42 +95,35 @@ func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, p
 }
 
 // upgrade requests the stream on conn. It closes conn if the stream does not use it.
-func (p *peer) upgrade(ctx context.Context, conn net.Conn, pair *cluster.Pair, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
-	query := url.Values{
-		"node": {node}, "boot": {to.BootID}, "sandbox": {to.SandboxID},
-		"number": {strconv.FormatInt(to.Number, 10)}, "port": {strconv.Itoa(int(port))},
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		query.Set("timeout_ms", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
-	}
-	req, err := http.NewRequest(http.MethodGet, p.base+dialPath+"?"+query.Encode(), nil)
+func (p *peer) upgrade(ctx context.Context, conn net.Conn, pair *cluster.Pair, r streamRequest) (net.Conn, error) {
+	req, err := http.NewRequest(http.MethodGet, p.base+r.path+"?"+r.query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
 	local, isUnix := conn.(*net.UnixConn)
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", upgradeBytes)
-	if isUnix {
+	if isUnix && r.handle {
 		req.Header.Set("Upgrade", upgradeHandle)
 	}
-	if err := p.signWith(ctx, pair, req.Header, to.Tenant); err != nil {
+	if err := p.signWith(ctx, pair, req.Header, r.tenant); err != nil {
 		return nil, err
 	}
 	if err := req.Write(conn); err != nil {
 		return nil, err
 	}
-	if isUnix {
+	if isUnix && r.handle {
 		return takeStream(req, local)
 	}
-	r := bufio.NewReaderSize(conn, maxHead)
-	res, err := http.ReadResponse(r, req)
+	head := bufio.NewReaderSize(conn, maxHead)
+	res, err := http.ReadResponse(head, req)
 	if err != nil {
 		return nil, err
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		return nil, refused(refusal(res))
 	}
-	return &stream{Conn: conn, head: r}, nil
+	return &stream{Conn: conn, head: head}, nil
 }
 
 // takeStream reads the answer on a Unix socket: the stream of the descriptor if the

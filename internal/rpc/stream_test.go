@@ -72,7 +72,7 @@ func by(t testing.TB, serveGuest func(net.Conn), run func(t testing.TB, name str
 		{"tls", dialSocket, func(s *server) string { return s.tcp }},
 	} {
 		g := &guests{connect: tt.connect}
-		s := prepare(t, Node, NodeService(g))
+		s := prepare(t, Node, NodeService(g, nil))
 		by := s.self(Gateway, "")
 		if tt.name == "tls" {
 			p := newPKI(t)
@@ -174,7 +174,7 @@ func TestStreamEndsWithTheOther(t *testing.T) {
 
 func TestDialsThatFail(t *testing.T) {
 	g := &guests{connect: func() (net.Conn, error) { return nil, sandbox.Errorf(sandbox.Unavailable, "nothing listens") }}
-	s := serve(t, Node, NodeService(g))
+	s := serve(t, Node, NodeService(g, nil))
 	for _, address := range []string{s.unix, s.tcp} {
 		nodes := func(role Role) *Nodes {
 			n := NewNodes(func(context.Context) ([]sandbox.NodeRecord, error) {

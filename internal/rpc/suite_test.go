@@ -125,7 +125,7 @@ func TestNodes(t *testing.T) {
 			t.Parallel()
 			nodetest.Run(t, func(t *testing.T) nodetest.World {
 				c := core.NewNode(t, core.Config{})
-				s := prepare(t, Node, NodeService(c.Node))
+				s := prepare(t, Node, NodeService(c.Node, nil))
 				if name == "tls" {
 					s.identity = self
 				}

@@ -29,6 +29,8 @@ const (
 	importSavedPath     = "/cloudsandbox.node.v1.NodeService.ImportSaved"
 	readVolumeFilePath  = "/cloudsandbox.node.v1.NodeService.ReadVolumeFile"
 	writeVolumeFilePath = "/cloudsandbox.node.v1.NodeService.WriteVolumeFile"
+	exportVolumePath    = "/cloudsandbox.node.v1.NodeService.ExportVolume"
+	importVolumePath    = "/cloudsandbox.node.v1.NodeService.ImportVolume"
 	exportSnapshotPath  = "/cloudsandbox.session.v1.SessionService.ExportSnapshot"
 	importSnapshotPath  = "/cloudsandbox.session.v1.SessionService.ImportSnapshot"
 	// maxTransferReply bounds the answer to a POST, in bytes.
@@ -99,6 +101,8 @@ func (s nodeServer) transfers() map[string]transfer {
 		},
 		"GET " + readVolumeFilePath:   s.readVolumeFile,
 		"POST " + writeVolumeFilePath: s.writeVolumeFile,
+		"GET " + exportVolumePath:     s.exportVolume,
+		"POST " + importVolumePath:    s.importVolume,
 	}
 }
 

@@ -61,7 +61,7 @@ func pattern() []byte { return bytes.Repeat([]byte("a saved state, "), 1<<18) }
 
 func TestExportsAndImportsOfNodes(t *testing.T) {
 	c := &carrier{}
-	s := serve(t, Node, NodeService(c))
+	s := serve(t, Node, NodeService(c, nil))
 	for _, address := range []string{s.unix, s.tcp} {
 		n := s.nodes(address, SessionManager)
 		defer n.Close()
@@ -114,7 +114,7 @@ func TestExportsAndImportsOfSnapshots(t *testing.T) {
 // Errors keep their code and detail, from either side.
 func TestFailuresOfTransfers(t *testing.T) {
 	c := &carrier{}
-	s := serve(t, Node, NodeService(c))
+	s := serve(t, Node, NodeService(c, nil))
 	n := s.nodes(s.unix, SessionManager)
 	defer n.Close()
 	full := sandbox.Errorf(sandbox.Exhausted, "no room")
@@ -169,7 +169,7 @@ func TestTransfersAreForTheirCallers(t *testing.T) {
 	c := &carrier{export: func(io.Writer) error { return errors.New("asked") }, take: func(io.Reader) (sandbox.Saved, error) {
 		return sandbox.Saved{}, errors.New("asked")
 	}}
-	s := serve(t, Node, NodeService(c))
+	s := serve(t, Node, NodeService(c, nil))
 	n := s.nodes(s.tcp, Gateway)
 	defer n.Close()
 	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Denied {

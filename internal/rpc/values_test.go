@@ -112,7 +112,12 @@ func TestEveryFieldArrives(t *testing.T) {
 	roundTrip(t, func(v sandbox.VolumeFileChange) sandbox.VolumeFileChange {
 		return toFileChange(over(t, fromFileChange(v)))
 	})
-	roundTrip(t, func(v sandbox.Volume) sandbox.Volume { return toVolume(over(t, fromVolume(v))) })
+	// Neither is LeftOn.
+	roundTrip(t, func(v sandbox.Volume) sandbox.Volume {
+		got := toVolume(over(t, fromVolume(v)))
+		got.LeftOn = v.LeftOn
+		return got
+	})
 	roundTrip(t, func(v sandbox.ForkRequest) sandbox.ForkRequest { return toFork(over(t, fromFork(v))) })
 	roundTrip(t, func(v sandbox.Page) sandbox.Page {
 		got := toPage(over(t, fromPage(v)))

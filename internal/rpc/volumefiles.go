@@ -41,6 +41,46 @@ func (n *Nodes) ListVolumes(ctx context.Context, node string) ([]sandbox.VolumeU
 	return all, nil
 }
 
+// ExportVolume implements sandbox.NodeVolumes.
+func (n *Nodes) ExportVolume(ctx context.Context, node string, of sandbox.VolumeRef, w io.Writer) error {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	return p.download(ctx, of.Tenant, exportVolumePath, url.Values{"node": {node}, "volume": {of.ID}}, w)
+}
+
+// ImportVolume implements sandbox.NodeVolumes.
+func (n *Nodes) ImportVolume(ctx context.Context, node string, v sandbox.VolumeSpec, r io.Reader) error {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	query := url.Values{"node": {node}, "volume": {v.ID}, "max_bytes": {strconv.FormatInt(v.MaxBytes, 10)}}
+	return p.upload(ctx, v.Tenant, importVolumePath, query, r, &nodev1.CreateVolumeResponse{})
+}
+
+func (s nodeServer) exportVolume(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
+	t, err := tenant(ctx)
+	if err != nil {
+		return err
+	}
+	return s.n.ExportVolume(ctx, q.Get("node"), sandbox.VolumeRef{ID: q.Get("volume"), Tenant: t}, to)
+}
+
+func (s nodeServer) importVolume(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
+	t, err := tenant(ctx)
+	if err != nil {
+		return err
+	}
+	most, err := strconv.ParseInt(q.Get("max_bytes"), 10, 64)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "the size of the volume is no number").WithCause(err)
+	}
+	err = s.n.ImportVolume(ctx, q.Get("node"), sandbox.VolumeSpec{ID: q.Get("volume"), Tenant: t, MaxBytes: most}, from)
+	return writeReply(to, &nodev1.CreateVolumeResponse{}, err)
+}
+
 func volumePath(node string, of sandbox.VolumeRef, path string) *nodev1.VolumePath {
 	return &nodev1.VolumePath{Node: node, Volume: of.ID, Path: path}
 }
@@ -231,7 +271,7 @@ func toVolumeSpec(v *nodev1.VolumeSpec) sandbox.VolumeSpec {
 func fromVolumeBindings(volumes []sandbox.VolumeBinding) []*nodev1.VolumeBinding {
 	var out []*nodev1.VolumeBinding
 	for _, v := range volumes {
-		out = append(out, &nodev1.VolumeBinding{Volume: fromVolumeSpec(v.VolumeSpec), Path: v.Path})
+		out = append(out, &nodev1.VolumeBinding{Volume: fromVolumeSpec(v.VolumeSpec), Path: v.Path, Home: v.Home})
 	}
 	return out
 }
@@ -239,7 +279,7 @@ func fromVolumeBindings(volumes []sandbox.VolumeBinding) []*nodev1.VolumeBinding
 func toVolumeBindings(volumes []*nodev1.VolumeBinding) []sandbox.VolumeBinding {
 	var out []sandbox.VolumeBinding
 	for _, v := range volumes {
-		out = append(out, sandbox.VolumeBinding{VolumeSpec: toVolumeSpec(v.GetVolume()), Path: v.GetPath()})
+		out = append(out, sandbox.VolumeBinding{VolumeSpec: toVolumeSpec(v.GetVolume()), Path: v.GetPath(), Home: v.GetHome()})
 	}
 	return out
 }

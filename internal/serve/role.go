@@ -240,7 +240,8 @@ func (r *role) node(ctx context.Context, in launch.Inherited, secret []byte, par
 	ends := rpc.NewLeader(leaderAt(r.managers()[0], records.LeaderOf), r.self)
 	closeHome := r.useHome()
 	carrier, services := r.imagesOf(parts)
-	n, err := r.joined.node(ctx, r.at(config.RoleNode, r.cfg.NodeURL), carrier, ends.BootEnded)
+	homes := volumeHomes{records, rpc.NewVolumeHomes(r.self)}
+	n, err := r.joined.node(ctx, r.at(config.RoleNode, r.cfg.NodeURL), elsewhere{carrier, homes}, ends.BootEnded)
 	if err != nil {
 		return errors.Join(err, r.engine.Close())
 	}
@@ -253,10 +254,28 @@ func (r *role) node(ctx context.Context, in launch.Inherited, secret []byte, par
 		defer r.engine.Close()
 		defer closeHome()
 		defer ends.Close()
+		defer homes.peers.Close()
 		defer records.Close()
 		return n.Run(ctx)
 	}))
-	return r.serve(parts, ready, nil, append(services, rpc.NodeService(n))...)
+	return r.serve(parts, ready, nil, append(services, rpc.NodeService(n, n))...)
+}
+
+// volumeHomes are the Nodes that store Volumes, as a Node finds and reaches them.
+type volumeHomes struct {
+	sandbox.NodeRecords
+	peers *rpc.VolumeHomes
+}
+
+// DialVolumes implements node.Homes.
+func (h volumeHomes) DialVolumes(ctx context.Context, at sandbox.VolumeHome, to sandbox.BootPlace) (net.Conn, error) {
+	return h.peers.DialVolumes(ctx, at, to)
+}
+
+// elsewhere reaches the other Nodes; zero: this is the only Node.
+type elsewhere struct {
+	images  node.Carrier
+	volumes node.Homes
 }
 
 // imagesOf returns the service of the Templates if this Node keeps them, and otherwise

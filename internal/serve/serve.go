@@ -236,7 +236,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	var manager *session.Manager
 	// The Node reports only while it runs, which is after manager is set.
 	ends := func(ctx context.Context, e sandbox.BootEnd) error { return manager.BootEnded(ctx, e) }
-	n, err := j.node(ctx, "", nil, ends)
+	n, err := j.node(ctx, "", elsewhere{}, ends)
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +299,7 @@ func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 
 // node opens the Node of this machine.
 // carrier brings images to it; nil: they are here.
-func (j *joined) node(ctx context.Context, address string, carrier node.Carrier, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
+func (j *joined) node(ctx context.Context, address string, others elsewhere, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
 	trusted, err := j.cfg.ReadCACerts()
 	if err != nil {
 		return nil, err
@@ -309,8 +309,8 @@ func (j *joined) node(ctx context.Context, address string, carrier node.Carrier,
 		return nil, err
 	}
 	n, err := node.Open(ctx, node.Config{
-		Name: j.nodeName(), Address: address, Version: j.cfg.Version, Dir: j.layout.Node(), Volumes: volumes,
-		Engine: j.boots, Leases: j.records, Images: j.images, Held: j.kept.ListImages, Carrier: carrier, Log: j.log,
+		Name: j.nodeName(), Address: address, Version: j.cfg.Version, Dir: j.layout.Node(), Volumes: volumes, Homes: others.volumes,
+		Engine: j.boots, Leases: j.records, Images: j.images, Held: j.kept.ListImages, Carrier: others.images, Log: j.log,
 		Guest: func(dial node.Dial) node.GuestControl {
 			return client.New(client.Dial(dial), client.WithTrusted(trusted))
 		},

@@ -67,7 +67,7 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	sb := m.recordOf(tenant, req)
 	found, drop := func() destination { return destination{} }, func() {}
 	if req.Snapshot == "" { // while the Store is read
-		found, drop = m.seek(ctx, namedTemplate{tenant, sb.Template}, sb.Shape, len(req.Volumes) > 0)
+		found, drop = m.seek(ctx, namedTemplate{tenant, sb.Template}, sb.Shape)
 	}
 	defer drop()
 	quota, err := m.store.TenantQuota(ctx, tenant)
@@ -96,8 +96,8 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
 	to := found()
 	sb.Image, nodes = to.image, to.nodes
-	if home != "" { // the Node that has the Volumes
-		nodes = []string{home}
+	if to.err == nil {
+		nodes = m.nearHome(home, nodes)
 	}
 	return sb, nodes, quota, to.err
 }
@@ -210,6 +210,9 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string,
 
 func (m *Manager) startRequest(ctx context.Context, sb sandbox.Sandbox) (sandbox.StartRequest, error) {
 	b, err := m.binding(ctx, sb)
+	if err == nil {
+		err = m.checkHomes(b.Volumes)
+	}
 	return sandbox.StartRequest{BootID: sb.Boot.ID, Image: sb.Image, Shape: sb.Shape, Binding: b, From: sb.Snapshot}, err
 }
 

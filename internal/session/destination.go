@@ -44,17 +44,17 @@ func (g *guesses) remember(t namedTemplate, image string) {
 // A destination is the image of a new Sandbox, and the Nodes to try.
 type destination struct {
 	image string
-	nodes []string // nil: not asked for
+	nodes []string
 	err   error
 }
 
-// seek begins to look for the destination of a Sandbox, without Nodes if those are known.
-// found waits for it. The caller must call drop, which ends the search.
-func (m *Manager) seek(ctx context.Context, t namedTemplate, shape sandbox.Shape, nodesKnown bool) (found func() destination, drop func()) {
+// seek begins to look for the destination of a Sandbox. found waits for it. The caller must
+// call drop, which ends the search.
+func (m *Manager) seek(ctx context.Context, t namedTemplate, shape sandbox.Shape) (found func() destination, drop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var to destination
 	var looking sync.WaitGroup
-	looking.Go(func() { to = m.destination(ctx, t, shape, nodesKnown) })
+	looking.Go(func() { to = m.destination(ctx, t, shape) })
 	drop = func() {
 		cancel()
 		looking.Wait()
@@ -67,11 +67,8 @@ func (m *Manager) seek(ctx context.Context, t namedTemplate, shape sandbox.Shape
 
 // destination asks for Nodes while the Template's image is looked up, since the image is
 // mostly the same as the last time.
-func (m *Manager) destination(ctx context.Context, t namedTemplate, shape sandbox.Shape, nodesKnown bool) (to destination) {
+func (m *Manager) destination(ctx context.Context, t namedTemplate, shape sandbox.Shape) (to destination) {
 	guess := m.guesses.of(t)
-	if nodesKnown {
-		guess = ""
-	}
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var guessed destination
@@ -91,9 +88,6 @@ func (m *Manager) destination(ctx context.Context, t namedTemplate, shape sandbo
 		return guessed
 	}
 	m.guesses.remember(t, to.image)
-	if nodesKnown {
-		return to
-	}
 	return m.place(ctx, t.tenant, to.image, shape)
 }
 

@@ -99,12 +99,18 @@ func (m *Manager) isTied(sb sandbox.Sandbox) bool {
 
 // keepDrained moves Sandboxes away from Nodes that drain, until ctx ends.
 func (m *Manager) keepDrained(ctx context.Context) error {
+	return m.keepMoving(ctx, "moving the sandboxes of draining nodes failed; will retry", m.drain)
+}
+
+// keepMoving calls drain for every look at the Nodes, until ctx ends. It logs the first of
+// several failures in a row.
+func (m *Manager) keepMoving(ctx context.Context, failed string, drain func(context.Context, *retries) error) error {
 	var tried retries
 	failing := false
 	for {
-		err := m.drain(ctx, &tried)
+		err := drain(ctx, &tried)
 		if err != nil && !failing && ctx.Err() == nil {
-			m.log.Warn("moving the sandboxes of draining nodes failed; will retry", telemetry.KeyError, err)
+			m.log.Warn(failed, telemetry.KeyError, err)
 		}
 		failing = err != nil
 		if err := sleep(ctx, m.cfg.NodesEvery); err != nil {
@@ -156,6 +162,18 @@ func (m *Manager) drain(ctx context.Context, tried *retries) error {
 	return err
 }
 
+// draining are the Nodes that drain and have their Lease.
+func (m *Manager) draining() (nodes []sandbox.NodeRecord) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.known {
+		if n.Draining && n.LeaseLeft > 0 {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
 func (m *Manager) anyDrains() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,7 +219,13 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 // paused unless both fail, or this process ends in between. So programs that gateways follow
 // continue for their clients. Its deadline stays.
 func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
-	node, err := m.placeElsewhere(ctx, sb, m.neededCPU(ctx, sb))
+	node, err := m.placeElsewhere(ctx, needsOf(sb, m.neededCPU(ctx, sb)), sb.Boot.Node)
+	if err == nil {
+		var volumes []sandbox.VolumeBinding
+		if volumes, err = m.bindVolumes(ctx, sb); err == nil {
+			err = m.checkHomes(volumes)
+		}
+	}
 	if err != nil {
 		return err // it is not frozen in vain
 	}

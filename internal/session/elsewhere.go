@@ -164,7 +164,7 @@ func (m *Manager) moveState(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
-	node, err := m.placeElsewhere(ctx, sb, snap.CPU)
+	node, err := m.placeElsewhere(ctx, needsOf(sb, snap.CPU), sb.Boot.Node)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
@@ -204,14 +204,15 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 	return moved, release, nil
 }
 
-// placeElsewhere chooses a Node for a Sandbox other than its own, with the CPU features that
-// its state needs. It returns errNowhere if no other Node can take it. Volumes tie a Sandbox
-// to their Node.
-func (m *Manager) placeElsewhere(ctx context.Context, sb sandbox.Sandbox, cpu sandbox.CPUFeatures) (string, error) {
-	if len(sb.Volumes) > 0 {
-		return "", errNowhere
-	}
-	node, err := m.placement.PlaceElsewhere(ctx, sandbox.BootNeeds{Tenant: sb.Tenant, Image: sb.Image, Shape: sb.Shape, CPU: cpu}, sb.Boot.Node)
+// needsOf returns the needs of a Sandbox that starts from a state, which needs CPU features.
+func needsOf(sb sandbox.Sandbox, cpu sandbox.CPUFeatures) sandbox.BootNeeds {
+	return sandbox.BootNeeds{Tenant: sb.Tenant, Image: sb.Image, Shape: sb.Shape, CPU: cpu}
+}
+
+// placeElsewhere chooses a Node other than the present one of a Sandbox, Snapshot or Volume.
+// It returns errNowhere if no other Node can take it.
+func (m *Manager) placeElsewhere(ctx context.Context, needs sandbox.BootNeeds, present string) (string, error) {
+	node, err := m.placement.PlaceElsewhere(ctx, needs, present)
 	if errors.Is(err, sandbox.Exhausted) || errors.Is(err, sandbox.ErrCPU) {
 		err = errors.Join(errNowhere, err)
 	}
@@ -323,19 +324,40 @@ func isOutOfReach(err error) bool {
 	return errors.Is(err, sandbox.Unavailable) || errors.Is(err, sandbox.NotFound) || errors.Is(err, sandbox.ErrDamaged)
 }
 
-// carry carries a state from Node to Node.
+// carry carries a state from Node to Node, and records the copy.
 func (m *Manager) carry(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
+	saved, err := m.carryState(ctx, from, to.Node, to.ID)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	return m.received(ctx, to, saved)
+}
+
+// carryState carries the state of a Snapshot to a Node, where it gets the name id.
+func (m *Manager) carryState(ctx context.Context, from sandbox.Snapshot, node, id string) (saved sandbox.Saved, _ error) {
+	err := relay(
+		func(w io.Writer) error { return m.nodes.ExportSaved(ctx, from.Node, from.ID, false, w) },
+		func(r io.Reader) (err error) {
+			saved, err = m.nodes.ImportSaved(ctx, node, from.Tenant, id, from.Image, r)
+			return err
+		})
+	return saved, err
+}
+
+// relay passes the output of an export to an import while both run. It returns the error of
+// the import, or the error of the export if that is the reason.
+func relay(exports func(io.Writer) error, imports func(io.Reader) error) error {
 	content, in := io.Pipe()
 	exported := make(chan error, 1)
 	go func() {
-		err := m.nodes.ExportSaved(ctx, from.Node, from.ID, false, in)
+		err := exports(in)
 		in.CloseWithError(err)
 		exported <- err
 	}()
-	copied, err := m.receive(ctx, to, to.Image, content)
+	err := imports(content)
 	content.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 	if exportErr := <-exported; err != nil && exportErr != nil && !errors.Is(exportErr, io.ErrClosedPipe) {
-		return sandbox.Snapshot{}, exportErr // the reason why the other end fails too
+		return exportErr
 	}
-	return copied, err
+	return err
 }

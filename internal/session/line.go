@@ -167,10 +167,10 @@ func (l *line) pass() {
 }
 
 // startInTurn is start. If no Node has room, or others wait for room, it waits for up to
-// roomPatience, in the line. Sandboxes that are tied to a Node, by their Volumes or their
-// Snapshot, do not wait.
+// roomPatience, in the line. A Sandbox that starts from a Snapshot does not wait: it is
+// tied to the Node that keeps the Snapshot, or is copied to another one.
 func (m *Manager) startInTurn(ctx context.Context, sb sandbox.Sandbox, nodes []string, quota sandbox.Quota) (_ sandbox.Sandbox, pooled bool, err error) {
-	tied := sb.Snapshot != "" || len(sb.Volumes) > 0
+	tied := sb.Snapshot != ""
 	if tied || m.line.isEmpty() {
 		sb, pooled, err = m.start(ctx, sb, nodes, quota)
 		if tied || !errors.Is(err, sandbox.Exhausted) {

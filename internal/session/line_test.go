@@ -150,17 +150,17 @@ func TestATenantWithoutRoomDelaysNoOther(t *testing.T) {
 	})
 }
 
-// A Sandbox with a Volume has one Node only, so its create does not wait for another one.
+// The state of a Sandbox is on one Node, so that its create does not wait for another one.
 func TestTiedCreatesDoNotWait(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		v, err := w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "v"})
+		snap, err := w.m.TakeSnapshot(t.Context(), "t", w.create("t", sandbox.CreateRequest{}).ID, sandbox.SnapshotRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var r room
 		r.limit(w)
 		began := time.Now()
-		_, err = w.m.Create(t.Context(), "t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})
+		_, err = w.m.Create(t.Context(), "t", sandbox.CreateRequest{Snapshot: snap.ID})
 		if !errors.Is(err, sandbox.Exhausted) || time.Since(began) != 0 {
 			t.Errorf("%v, after %s", err, time.Since(began))
 		}

@@ -25,7 +25,15 @@ type nodeRecordStore interface {
 	SnapshotBuilds(ctx context.Context) (map[string]int, error)
 	SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error)
 	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
+	mountRecords
 	sandbox.CopyRecords
+}
+
+// mountRecords say which Volumes a Sandbox mounts, and where they are.
+type mountRecords interface {
+	SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
+	VolumeByID(ctx context.Context, id string) (sandbox.Volume, error)
+	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
 }
 
 var _ sandbox.NodeRecords = NodeRecords{}
@@ -100,6 +108,48 @@ func (r NodeRecords) mayUseTemplates(node string) error {
 		return sandbox.Errorf(sandbox.Denied, "the node %.64s does not keep the templates of this installation", node)
 	}
 	return nil
+}
+
+// VolumeHomes implements sandbox.NodeRecords.
+func (r NodeRecords) VolumeHomes(ctx context.Context, node string, of sandbox.BootPlace) ([]sandbox.VolumeHome, error) {
+	none := sandbox.Errorf(sandbox.NotFound, "the boot %d of the sandbox %.64s has no volumes for this node", of.Number, of.SandboxID)
+	if !sandbox.ValidSandboxID(of.SandboxID) {
+		return nil, none
+	}
+	sb, err := r.Store.SandboxByID(ctx, of.SandboxID)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return nil, none
+	case err != nil:
+		return nil, err
+	case sb.Boot.Number != of.Number, sb.Boot.Node != of.Node, sb.State == sandbox.Paused, sb.State == sandbox.Ended:
+		return nil, none
+	}
+	nodes, err := r.Store.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	addresses := map[string]string{}
+	for _, n := range nodes {
+		addresses[n.Name] = n.Address
+	}
+	var homes []sandbox.VolumeHome
+	for _, mount := range sb.Volumes {
+		v, err := r.Store.VolumeByID(ctx, mount.Volume)
+		switch {
+		case errors.Is(err, sandbox.NotFound):
+			continue
+		case err != nil:
+			return nil, err
+		case v.Tenant != sb.Tenant, v.State != sandbox.VolumeReady, node != of.Node && node != v.Node:
+			continue
+		}
+		homes = append(homes, sandbox.VolumeHome{VolumeSpec: specOf(v), Node: v.Node, Address: addresses[v.Node]})
+	}
+	if len(homes) == 0 {
+		return nil, none
+	}
+	return homes, nil
 }
 
 // KeepCopyKey implements sandbox.CopyRecords.

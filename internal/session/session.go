@@ -168,6 +168,7 @@ type Manager struct {
 	creating map[string]*creation     // by Sandbox ID
 	moving   map[string]bool          // Sandboxes that pause, resume or are saved
 	leaving  map[string]chan struct{} // by Sandbox ID; closed once the Boot of the paused Sandbox is gone
+	carried  map[string]bool          // Volumes that move to another Node
 	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
 	known    map[string]sandbox.NodeRecord // Nodes by name, as watchNodes last saw them
@@ -239,6 +240,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		creating:    map[string]*creation{},
 		moving:      map[string]bool{},
 		leaving:     map[string]chan struct{}{},
+		carried:     map[string]bool{},
 		held:        map[string]int{},
 		absent:      map[absentBoot]time.Time{},
 	}
@@ -263,6 +265,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepSuspended(ctx) })
 	g.Go(func() error { return m.watchNodes(ctx) })
 	g.Go(func() error { return m.keepDrained(ctx) })
+	g.Go(func() error { return m.keepVolumesDrained(ctx) })
 	defer m.awaitStops()
 	return g.Wait()
 }

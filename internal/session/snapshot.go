@@ -207,8 +207,13 @@ func (m *Manager) hold(snapshot string) (release func()) {
 // itself if it is needed.
 func (m *Manager) keep(snapshot string) (release func()) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.keepLocked(snapshot)
+}
+
+// keepLocked is keep for a caller that holds m.mu.
+func (m *Manager) keepLocked(snapshot string) (release func()) {
 	m.held[snapshot]++
-	m.mu.Unlock()
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -216,6 +221,16 @@ func (m *Manager) keep(snapshot string) (release func()) {
 			delete(m.held, snapshot)
 		}
 	}
+}
+
+// keepFree is keep, unless one is held already.
+func (m *Manager) keepFree(id string) (release func(), free bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held[id] > 0 {
+		return nil, false
+	}
+	return m.keepLocked(id), true
 }
 
 func (m *Manager) isHeld(snapshot string) bool {

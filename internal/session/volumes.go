@@ -10,6 +10,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
+// volumeAdvice is the RetryAfter of a Volume that is being moved, or whose Node is away.
+const volumeAdvice = 5 * time.Second
+
+func movingVolume(name string) error {
+	e := sandbox.Errorf(sandbox.Unavailable, "the volume %s is being moved to another node: try again soon", name)
+	e.RetryAfter = volumeAdvice
+	return e
+}
+
 // noVolume is the error for an absent Volume and for another Tenant's.
 func noVolume(idOrName string) error {
 	return sandbox.Errorf(sandbox.NotFound, "no volume %.64q; `cloud-sandbox volume ls` and GET /api/v1/volumes list yours", idOrName)
@@ -129,13 +138,16 @@ func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idO
 	}
 	release := m.hold(v.ID)
 	defer release() // then a sweep retries a failed deletion
+	if m.isCarried(v.ID) {
+		return sandbox.Volume{}, movingVolume(v.Name)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if err := m.discardVolume(ctx, v); err != nil {
 		if !isConflict(err) {
 			return sandbox.Volume{}, err
 		}
-		if uses, lookErr := m.store.VolumeUses(ctx, v.ID); lookErr == nil && uses > 0 {
+		if uses, _, lookErr := m.store.VolumeUses(ctx, v.ID); lookErr == nil && uses > 0 {
 			return sandbox.Volume{}, sandbox.Errorf(sandbox.Conflict, "the volume %s is in use: %d sandboxes that have not ended have it mounted, paused ones too", v.Name, uses)
 		}
 		return sandbox.Volume{}, noVolume(idOrName) // deleted concurrently
@@ -145,21 +157,34 @@ func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idO
 }
 
 // discardVolume deletes a Volume: it marks the record, deletes the files, and drops the
-// record. If the Node fails, a sweep retries.
+// record. If a Node fails, a sweep retries.
 func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 	if v.State != sandbox.VolumeDeleting {
 		if err := m.store.MoveVolume(ctx, v.ID, v.State, sandbox.VolumeDeleting); err != nil {
 			return err
 		}
 	}
-	if err := m.nodes.DeleteVolume(ctx, v.Node, v.ID); err != nil {
-		m.log.WarnContext(ctx, "deleting the files of a volume failed; will retry", telemetry.KeyVolume, v.ID, telemetry.KeyNode, v.Node, telemetry.KeyError, err)
-		return nil
+	v, err := m.store.VolumeByID(ctx, v.ID) // it may have moved since it was read, but not any more
+	if errors.Is(err, sandbox.NotFound) {
+		return nil // another call has finished the deletion
+	}
+	if err != nil {
+		return err
+	}
+	for _, node := range []string{v.Node, v.LeftOn} {
+		if node == "" {
+			continue
+		}
+		if err := m.nodes.DeleteVolume(ctx, node, v.ID); err != nil {
+			m.log.WarnContext(ctx, "deleting the files of a volume failed; will retry", telemetry.KeyVolume, v.ID, telemetry.KeyNode, node, telemetry.KeyError, err)
+			return nil
+		}
 	}
 	return m.store.DropVolume(ctx, v.ID)
 }
 
-// sweepVolumes deletes Volumes whose creation or deletion is half done.
+// sweepVolumes deletes Volumes whose creation or deletion is half done, and the
+// files that Volumes have left on other Nodes.
 func (m *Manager) sweepVolumes(ctx context.Context) error {
 	left, err := m.store.VolumesLeft(ctx)
 	if err != nil {
@@ -167,13 +192,20 @@ func (m *Manager) sweepVolumes(ctx context.Context) error {
 	}
 	work := newGroup()
 	for _, v := range left {
-		if m.isHeld(v.ID) {
-			continue
-		}
 		work.do(func() error {
+			done, free := m.keepFree(v.ID)
+			if !free {
+				return nil
+			}
+			defer done()
 			limited, cancel := context.WithTimeout(ctx, stopLimit)
 			defer cancel()
-			err := m.discardVolume(limited, v)
+			var err error
+			if v.State == sandbox.VolumeReady {
+				err = m.settleVolume(limited, v)
+			} else {
+				err = m.discardVolume(limited, v)
+			}
 			if isConflict(err) || errors.Is(err, sandbox.NotFound) { // it changed meanwhile: created or already deleted
 				return nil
 			}
@@ -183,9 +215,9 @@ func (m *Manager) sweepVolumes(ctx context.Context) error {
 	return work.wait()
 }
 
-// mount resolves the requested Volumes by name or ID, and returns the mounts and their
-// Node; Invalid for an unknown Volume.
-func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sandbox.VolumeMount) (mounts []sandbox.VolumeMount, node string, err error) {
+// mount resolves the requested Volumes by name or ID, and returns the mounts and the Node
+// that stores the first of them; Invalid for an unknown Volume.
+func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sandbox.VolumeMount) (mounts []sandbox.VolumeMount, home string, err error) {
 	for _, a := range asked {
 		v, err := m.GetVolume(ctx, tenant, a.Volume)
 		switch {
@@ -193,27 +225,51 @@ func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sa
 			return nil, "", sandbox.Errorf(sandbox.Invalid, "no volume %.128q; `cloud-sandbox volume ls` and GET /api/v1/volumes list yours", a.Volume)
 		case err != nil:
 			return nil, "", err
-		case node != "" && v.Node != node:
-			return nil, "", sandbox.Errorf(sandbox.Conflict, "the volumes %s and %s are on different nodes: no sandbox can have both", mounts[0].Name, v.Name)
 		}
-		node = v.Node
+		home = cmp.Or(home, v.Node)
 		mounts = append(mounts, sandbox.VolumeMount{Volume: v.ID, Name: v.Name, Path: a.Path})
 	}
-	return mounts, node, nil
+	return mounts, home, nil
+}
+
+// nearHome returns the Nodes to try for a Sandbox with Volumes: first the Node that
+// stores the first one, if it takes Sandboxes. home is empty for a Sandbox without Volumes.
+func (m *Manager) nearHome(home string, nodes []string) []string {
+	if home == "" || m.isDraining(home) || m.isAway(home) {
+		return nodes
+	}
+	near := []string{home}
+	for _, n := range nodes {
+		if n != home {
+			near = append(near, n)
+		}
+	}
+	return near
 }
 
 // mountAgain returns Conflict when a Volume of a Snapshot cannot be mounted again.
 func (m *Manager) mountAgain(ctx context.Context, snap sandbox.Snapshot) error {
 	for _, mount := range snap.Volumes {
-		v, err := m.GetVolume(ctx, snap.Tenant, mount.Volume)
-		switch {
-		case errors.Is(err, sandbox.NotFound):
+		_, err := m.GetVolume(ctx, snap.Tenant, mount.Volume)
+		if errors.Is(err, sandbox.NotFound) {
 			return sandbox.Errorf(sandbox.Conflict, "the snapshot has the volume %s (%s) mounted at %s, which was deleted", mount.Name, mount.Volume, mount.Path)
-		case err != nil:
-			return err
-		case v.Node != snap.Node:
-			return sandbox.Errorf(sandbox.Conflict, "the snapshot has the volume %s (%s) mounted at %s, which is on another node", mount.Name, mount.Volume, mount.Path)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkHomes returns Unavailable if a Node that stores Volumes of a Binding is away.
+func (m *Manager) checkHomes(volumes []sandbox.VolumeBinding) error {
+	for _, v := range volumes {
+		if v.Home == "" || !m.isAway(v.Home) {
+			continue
+		}
+		e := sandbox.Errorf(sandbox.Unavailable, "the node that stores the volume %s is away", v.ID)
+		e.RetryAfter = volumeAdvice
+		return e
 	}
 	return nil
 }
@@ -229,7 +285,14 @@ func (m *Manager) bindVolumes(ctx context.Context, sb sandbox.Sandbox) ([]sandbo
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, sandbox.VolumeBinding{VolumeSpec: specOf(v), Path: mount.Path})
+		if m.isCarried(v.ID) {
+			return nil, movingVolume(mount.Name)
+		}
+		b := sandbox.VolumeBinding{VolumeSpec: specOf(v), Path: mount.Path}
+		if v.Node != sb.Boot.Node {
+			b.Home = v.Node
+		}
+		all = append(all, b)
 	}
 	return all, nil
 }

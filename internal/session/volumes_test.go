@@ -1,12 +1,17 @@
 package session_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -20,7 +25,13 @@ func (n *nodes) CreateVolume(ctx context.Context, node string, v sandbox.VolumeS
 	if err := n.reach(node); err != nil {
 		return err
 	}
+	if _, there := n.volumes[node][v.ID]; !there {
+		n.files[v.ID] = "" // it is made empty, also if it is elsewhere
+	}
 	n.volumes[node][v.ID] = v
+	if n.leaving[v.ID] == node {
+		delete(n.leaving, v.ID)
+	}
 	if n.faults.onVolume != nil {
 		if err := n.faults.onVolume(v); err != nil {
 			return err
@@ -41,7 +52,12 @@ func (n *nodes) DeleteVolume(ctx context.Context, node, id string) error {
 		return err
 	}
 	delete(n.volumes[node], id)
-	delete(n.files, id)
+	if n.leaving[id] == node {
+		delete(n.leaving, id)
+	}
+	if !n.isAnywhere(id) {
+		delete(n.files, id)
+	}
 	return ctx.Err()
 }
 
@@ -58,22 +74,77 @@ func (n *nodes) ListVolumes(_ context.Context, node string) ([]sandbox.VolumeUse
 	return uses, nil
 }
 
+// An export of the fake is the Volume's content.
+func (n *nodes) ExportVolume(_ context.Context, node string, of sandbox.VolumeRef, w io.Writer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	if v, ok := n.volumes[node][of.ID]; !ok || v.Tenant != of.Tenant {
+		return sandbox.Errorf(sandbox.NotFound, "no volume %s", of.ID)
+	}
+	n.leaving[of.ID] = node
+	_, err := io.WriteString(w, n.files[of.ID])
+	return err
+}
+
+func (n *nodes) ImportVolume(ctx context.Context, node string, v sandbox.VolumeSpec, r io.Reader) error {
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	if onImport := n.present().onImportVolume; onImport != nil {
+		if err := onImport(ctx, v); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	if _, there := n.volumes[node][v.ID]; there {
+		return sandbox.Errorf(sandbox.Conflict, "the volume is there")
+	}
+	n.volumes[node][v.ID] = v
+	n.files[v.ID] = string(raw)
+	return nil
+}
+
 // checkVolumes returns an error if a Boot cannot mount the Volumes of its Binding.
 func (n *nodes) checkVolumes(node string, b sandbox.Binding) error {
 	var mounts []sandbox.VolumeMount
 	for _, v := range b.Volumes {
-		if there, ok := n.volumes[node][v.ID]; !ok || there.Tenant != b.Tenant {
+		home := cmp.Or(v.Home, node)
+		if err := n.reach(home); err != nil {
+			return err
+		}
+		if there, ok := n.volumes[home][v.ID]; !ok || there.Tenant != b.Tenant {
 			return sandbox.Errorf(sandbox.NotFound, "no volume %s", v.ID)
+		}
+		if n.leaving[v.ID] == home {
+			return sandbox.Errorf(sandbox.Unavailable, "the volume %s is leaving", v.ID)
 		}
 		mounts = append(mounts, sandbox.VolumeMount{Volume: v.ID, Path: v.Path})
 	}
 	return sandbox.CheckVolumeMounts(mounts)
 }
 
+// isAnywhere reports whether a Node has a Volume.
+func (n *nodes) isAnywhere(id string) bool {
+	for _, volumes := range n.volumes {
+		if _, there := volumes[id]; there {
+			return true
+		}
+	}
+	return false
+}
+
 // mounted returns the Volume that the Boot of sb has at a path; empty: none.
 func (n *nodes) mounted(sb sandbox.Sandbox, path string) string {
 	for _, b := range n.told[sb.Boot.ID].Volumes {
-		if _, there := n.volumes[sb.Boot.Node][b.ID]; b.Path == path && there {
+		if _, there := n.volumes[cmp.Or(b.Home, sb.Boot.Node)][b.ID]; b.Path == path && there {
 			return b.ID
 		}
 	}
@@ -107,20 +178,25 @@ func (w *world) consistentVolumes() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	there := map[string]sandbox.VolumeSpec{}
-	for _, volumes := range w.nodes.volumes {
-		for id, v := range volumes {
-			there[id] = v
-		}
+	w.nodes.mu.Lock()
+	defer w.nodes.mu.Unlock()
+	there := map[sandbox.VolumePlace]map[string]sandbox.VolumeSpec{}
+	for node, volumes := range w.nodes.volumes {
+		there[sandbox.VolumePlace{Node: node}] = maps.Clone(volumes)
 	}
 	for _, v := range all {
-		if spec := (sandbox.VolumeSpec{ID: v.ID, Tenant: v.Tenant, MaxBytes: v.MaxBytes}); there[v.ID] != spec {
-			w.t.Errorf("of the volume %+v there is %+v", v, there[v.ID])
+		if spec := (sandbox.VolumeSpec{ID: v.ID, Tenant: v.Tenant, MaxBytes: v.MaxBytes}); there[v.Place()][v.ID] != spec {
+			w.t.Errorf("of the volume %+v there is %+v", v, there[v.Place()][v.ID])
 		}
-		delete(there, v.ID)
+		delete(there[v.Place()], v.ID)
 	}
-	for id := range there {
-		w.t.Errorf("%s is on a node and no volume", id)
+	for place, left := range there {
+		for id := range left {
+			w.t.Errorf("%s is on the node %s and no volume there", id, place.Node)
+		}
+	}
+	if len(w.nodes.leaving) > 0 {
+		w.t.Errorf("volumes are unusable: %v", w.nodes.leaving)
 	}
 }
 
@@ -276,28 +352,72 @@ func TestVolumesOfSandboxes(t *testing.T) {
 	})
 }
 
-// A Sandbox runs only on the Node of its Volumes.
-func TestVolumesAreOnANode(t *testing.T) {
-	w := newWorld(t, "n1", "n2")
-	defer w.close()
-	v := w.volume("a") // on the first
-	ctx := t.Context()
-	on2 := sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "b", State: sandbox.VolumeReady, Node: "n2", MaxBytes: 1 << 20}
-	if _, err := w.store.InsertVolume(ctx, on2); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.nodes.CreateVolume(ctx, on2.Node, sandbox.VolumeSpec{ID: on2.ID, Tenant: on2.Tenant, MaxBytes: on2.MaxBytes}); err != nil {
-		t.Fatal(err)
-	}
-	for node, name := range map[string]string{"n1": "a", "n2": "b"} {
-		if sb := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: name, Path: "/data"}}}); sb.Boot.Node != node {
-			t.Errorf("with %s it is on %s", name, sb.Boot.Node)
+// A Sandbox runs on the Node that stores its Volumes if it can, and otherwise anywhere.
+func TestVolumesFromAnywhere(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		onA, onB := w.volume("a"), sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "b", State: sandbox.VolumeReady, Node: "b", MaxBytes: 1 << 20}
+		if _, err := w.store.InsertVolume(ctx, onB); err != nil {
+			t.Fatal(err)
 		}
-	}
-	both := []sandbox.VolumeMount{{Volume: v.ID, Path: "/a"}, {Volume: on2.ID, Path: "/b"}}
-	codetest.Want(t, "volumes of two nodes", codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both})), sandbox.Conflict)
-	w.nodes.setAway("n1", true)
-	codetest.Want(t, "a node that is away", codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both[:1]})), sandbox.Unavailable)
+		if err := w.nodes.CreateVolume(ctx, onB.Node, sandbox.VolumeSpec{ID: onB.ID, Tenant: onB.Tenant, MaxBytes: onB.MaxBytes}); err != nil {
+			t.Fatal(err)
+		}
+		mounts := func(names ...string) (all []sandbox.VolumeMount) {
+			for _, n := range names {
+				all = append(all, sandbox.VolumeMount{Volume: n, Path: "/" + n})
+			}
+			return all
+		}
+		homes := func(sb sandbox.Sandbox) (all []string) {
+			for _, v := range w.told(sb).Volumes {
+				all = append(all, v.Home)
+			}
+			return all
+		}
+		first := w.create("t", sandbox.CreateRequest{Volumes: mounts("a")})
+		if first.Boot.Node != "a" || !slices.Equal(homes(first), []string{""}) {
+			t.Errorf("with a it is on %s, and was told %q", first.Boot.Node, homes(first))
+		}
+		both := w.create("t", sandbox.CreateRequest{Volumes: mounts("b", "a")})
+		if both.Boot.Node != "b" || !slices.Equal(homes(both), []string{"", "a"}) {
+			t.Errorf("with both it is on %s, and was told %q", both.Boot.Node, homes(both))
+		}
+		w.nodes.writeFile(first, "/a", "shared")
+		if text := w.nodes.readFile(both, "/a"); text != "shared" {
+			t.Errorf("the other one reads %q", text)
+		}
+
+		w.setDraining("a", true)
+		if now := w.record(first.ID); now.State != sandbox.Running || now.Boot.Node != "b" || !slices.Equal(homes(now), []string{"a"}) {
+			t.Errorf("after the drain it is %+v, and was told %q", now, homes(now))
+		}
+		if text := w.nodes.readFile(w.record(first.ID), "/a"); text != "shared" {
+			t.Errorf("after the drain it reads %q", text)
+		}
+		if _, err := w.m.Pause(ctx, "t", both.ID, false); err != nil {
+			t.Fatal(err)
+		}
+
+		w.lease("a", -time.Second)
+		w.pass(2 * nodesEvery)
+		w.full("a") // the placement of this test does not look at leases
+		err := codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: mounts("a")}))
+		codetest.Want(t, "a volume whose node is away", err, sandbox.Unavailable)
+		var told *sandbox.Error
+		if !errors.As(err, &told) || told.RetryAfter == 0 || !strings.Contains(told.Detail, onA.ID) {
+			t.Errorf("it hears %v", err)
+		}
+		codetest.Want(t, "a resume", codetest.ErrOf(w.m.Resume(ctx, "t", both.ID)), sandbox.Unavailable)
+		if now := w.record(both.ID); now.State != sandbox.Paused {
+			t.Errorf("after that it is %+v", now)
+		}
+		// A change of a running one needs no Volume.
+		if _, err := w.m.Update(ctx, "t", first.ID, sandbox.Change{Env: map[string]*string{"A": ptr("1")}}); err != nil {
+			t.Error(err)
+		}
+		w.lease("a", 24*time.Hour)
+	})
 }
 
 // OnTransition reports each created Volume and each one that exceeds the quota.
@@ -322,4 +442,223 @@ func TestVolumesAreTold(t *testing.T) {
 			t.Errorf("told %q, want %q", told, want)
 		}
 	})
+}
+
+// moveAway makes a Node drain with its Volumes, and waits.
+func (w *world) moveAway(node string) {
+	w.t.Helper()
+	if err := w.store.SetDraining(w.t.Context(), node, true, true); err != nil {
+		w.t.Fatal(err)
+	}
+	w.pass(3 * nodesEvery)
+}
+
+func (w *world) homeOf(id string) sandbox.VolumePlace {
+	w.t.Helper()
+	v, err := w.store.VolumeByID(w.t.Context(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v.Place()
+}
+
+// Volumes leave a Node that drains with them once no Sandbox uses them, and paused Sandboxes
+// find them where they are.
+func TestVolumesMove(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		mount := func(v sandbox.Volume) sandbox.CreateRequest {
+			return sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}}
+		}
+		unused, used, paused := w.volume("unused"), w.volume("used"), w.volume("paused")
+		user, sleeper := w.create("t", mount(used)), w.create("t", mount(paused))
+		w.nodes.writeFile(sleeper, "/data", "kept")
+		if _, err := w.m.Pause(ctx, "t", sleeper.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		w.setDraining("a", true)
+		if at := w.homeOf(unused.ID); at.Node != "a" {
+			t.Errorf("a drain without volumes has moved one to %+v", at)
+		}
+		w.moveAway("a")
+		for id, want := range map[string]string{unused.ID: "b", paused.ID: "b", used.ID: "a"} {
+			if at := w.homeOf(id); at != (sandbox.VolumePlace{Node: want}) {
+				t.Errorf("%s is at %+v, want %s", id, at, want)
+			}
+		}
+		back, err := w.m.Resume(ctx, "t", sleeper.ID)
+		if err != nil || back.Boot.Node != "b" || w.nodes.readFile(back, "/data") != "kept" {
+			t.Errorf("it resumed as %+v, %v", back, err)
+		}
+		if now := w.record(user.ID); now.State != sandbox.Running || now.Boot.Node != "b" {
+			t.Errorf("the other one is %+v", now)
+		}
+		if _, err := w.m.End(ctx, "t", user.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(2 * nodesEvery)
+		if at := w.homeOf(used.ID); at != (sandbox.VolumePlace{Node: "b"}) {
+			t.Errorf("after the end of its user it is at %+v", at)
+		}
+	})
+}
+
+// While a Volume moves, no Sandbox that mounts it starts, and it is not deleted. A move that
+// fails leaves it where it is.
+func TestVolumeMovesAlone(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		v := w.volume("v")
+		sb := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})
+		w.nodes.writeFile(sb, "/data", "kept")
+		if _, err := w.m.Pause(ctx, "t", sb.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		var during []error
+		var broken atomic.Bool
+		broken.Store(true)
+		w.nodes.fail(func(f *faults) {
+			f.onImportVolume = func(ctx context.Context, _ sandbox.VolumeSpec) error {
+				during = append(during,
+					codetest.ErrOf(w.m.Resume(ctx, "t", sb.ID)),
+					codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})),
+					codetest.ErrOf(w.m.DeleteVolume(ctx, "t", v.ID)))
+				if broken.Load() {
+					return sandbox.Errorf(sandbox.Unavailable, "the node broke")
+				}
+				return nil
+			}
+		})
+		w.moveAway("a")
+		if at := w.homeOf(v.ID); at != (sandbox.VolumePlace{Node: "a"}) {
+			t.Errorf("after a failure it is at %+v", at)
+		}
+		w.consistentVolumes()
+		broken.Store(false)
+		w.pass(time.Hour)
+		if at := w.homeOf(v.ID); at != (sandbox.VolumePlace{Node: "b"}) {
+			t.Errorf("it is at %+v", at)
+		}
+		if len(during) < 6 {
+			t.Errorf("only %d calls were made", len(during))
+		}
+		for _, err := range during {
+			codetest.Want(t, "a call meanwhile", err, sandbox.Unavailable)
+		}
+		back, err := w.m.Resume(ctx, "t", sb.ID)
+		if err != nil || w.nodes.readFile(back, "/data") != "kept" {
+			t.Errorf("it resumed as %+v, %v", back, err)
+		}
+	})
+}
+
+// A process that dies in the middle of a move leaves a record of it, by which the next one
+// settles it: the Volume is usable where the record says, and nowhere else.
+func TestVolumeMoveIsCutOff(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		v, done := w.volume("v"), w.volume("done")
+		for _, at := range []struct {
+			v     sandbox.Volume
+			place sandbox.VolumePlace
+		}{{v, sandbox.VolumePlace{Node: "a", LeftOn: "b"}}, {done, sandbox.VolumePlace{Node: "b", LeftOn: "a"}}} {
+			spec := sandbox.VolumeSpec{ID: at.v.ID, Tenant: "t", MaxBytes: at.v.MaxBytes}
+			if err := w.nodes.ExportVolume(ctx, "a", sandbox.VolumeRef{ID: at.v.ID, Tenant: "t"}, io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.nodes.ImportVolume(ctx, "b", spec, strings.NewReader("")); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.store.RehomeVolume(ctx, at.v.ID, at.v.Place(), at.place); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.m.Reconcile(ctx); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // another sweep may have begun before
+		w.consistentVolumes()
+		for id, node := range map[string]string{v.ID: "a", done.ID: "b"} {
+			if at := w.homeOf(id); at != (sandbox.VolumePlace{Node: node}) {
+				t.Errorf("%s is at %+v, want %s", id, at, node)
+			}
+		}
+	})
+}
+
+// A sweep that read the record of a move before it ended leaves the moved files alone.
+func TestSweepReadsAMoveThatEnds(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		v, kept := w.keptVolume()
+		at := sandbox.VolumePlace{Node: "a", LeftOn: "b"}
+		if err := w.store.RehomeVolume(ctx, v.ID, v.Place(), at); err != nil {
+			t.Fatal(err)
+		}
+		ends := func() {
+			w.store.onVolumesLeft.Store(nil)
+			spec := sandbox.VolumeSpec{ID: v.ID, Tenant: "t", MaxBytes: v.MaxBytes}
+			err := errors.Join(w.nodes.ImportVolume(ctx, "b", spec, strings.NewReader("kept")), w.nodes.DeleteVolume(ctx, "a", v.ID),
+				w.store.RehomeVolume(ctx, v.ID, at, sandbox.VolumePlace{Node: "b"}))
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		w.store.onVolumesLeft.Store(&ends)
+		if err := w.m.Reconcile(ctx); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // another sweep may have begun before
+		w.consistentVolumes()
+		kept()
+	})
+}
+
+// The commit of a move that takes effect only after its answer was lost loses nothing: the
+// next write waits for it.
+func TestVolumeMoveCommitsLate(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		v, kept := w.keptVolume()
+		var late func() error
+		on := func(id string, from, to sandbox.VolumePlace) error {
+			switch {
+			case late != nil:
+				w.store.onRehome.Store(nil)
+				if err := late(); err != nil {
+					t.Error(err)
+				}
+			case from.Node != to.Node:
+				late = func() error { return w.store.RehomeVolume(t.Context(), id, from, to) }
+				return sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+			}
+			return nil
+		}
+		w.store.onRehome.Store(&on)
+		w.moveAway("a")
+		w.pass(2 * time.Minute)
+		if at := w.homeOf(v.ID); at != (sandbox.VolumePlace{Node: "b"}) {
+			t.Errorf("it is at %+v", at)
+		}
+		w.consistentVolumes()
+		kept()
+	})
+}
+
+// keptVolume returns a Volume of the Node "a" that a paused Sandbox mounts, and a check of
+// its content.
+func (w *world) keptVolume() (v sandbox.Volume, check func()) {
+	w.t.Helper()
+	v = w.volume("v")
+	sb := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})
+	w.nodes.writeFile(sb, "/data", "kept")
+	if _, err := w.m.Pause(w.t.Context(), "t", sb.ID, false); err != nil {
+		w.t.Fatal(err)
+	}
+	return v, func() {
+		w.t.Helper()
+		back, err := w.m.Resume(w.t.Context(), "t", sb.ID)
+		if err != nil || w.nodes.readFile(back, "/data") != "kept" {
+			w.t.Errorf("it resumed as %+v, %v, with %q", back, err, w.nodes.readFile(back, "/data"))
+		}
+	}
 }

@@ -61,6 +61,7 @@ type nodes struct {
 	frozen   map[string]bool
 	traffic  []sandbox.BootTraffic
 	volumes  map[string]map[string]sandbox.VolumeSpec // by node and ID
+	leaving  map[string]string                        // the node that exported a Volume, by ID, until it is made usable again
 	files    map[string]string                        // content of each Volume, by ID
 	// reportsFull are the nodes that report no room; by themselves they refuse nothing.
 	reportsFull map[string]bool
@@ -102,6 +103,8 @@ type faults struct {
 	// runs before one is deleted; its error fails the call.
 	onVolume   func(v sandbox.VolumeSpec) error
 	onNoVolume func(id string) error
+	// onImportVolume runs once all of an import has arrived; its error fails it.
+	onImportVolume func(ctx context.Context, v sandbox.VolumeSpec) error
 	// onList runs before a Node lists its Boots or traffic; its error fails the call.
 	onList func(ctx context.Context, node string) error
 }
@@ -109,7 +112,7 @@ type faults struct {
 func newNodes(names ...string) *nodes {
 	n := &nodes{
 		boots: map[string]map[string]sandbox.BoundBoot{}, seen: map[string]map[string]int64{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
-		saved: map[string]map[string]savedBoot{}, replicas: map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
+		saved: map[string]map[string]savedBoot{}, replicas: map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{}, leaving: map[string]string{},
 		files: map[string]string{}, reportsFull: map[string]bool{},
 		cpu: map[string]sandbox.CPUFeatures{}, bootCPU: map[string]sandbox.CPUFeatures{}, carried: map[string]int{},
 	}
@@ -656,6 +659,27 @@ type checkedStore struct {
 	blind atomic.Bool
 	// forgets has the next update find no record, as after a crash of the database.
 	forgets atomic.Bool
+	// onVolumesLeft runs once the Volumes that are left were read, onRehome before one moves;
+	// its error fails the call.
+	onVolumesLeft atomic.Pointer[func()]
+	onRehome      atomic.Pointer[func(id string, from, to sandbox.VolumePlace) error]
+}
+
+func (s *checkedStore) VolumesLeft(ctx context.Context) ([]sandbox.Volume, error) {
+	left, err := s.Store.VolumesLeft(ctx)
+	if on := s.onVolumesLeft.Load(); on != nil {
+		(*on)()
+	}
+	return left, err
+}
+
+func (s *checkedStore) RehomeVolume(ctx context.Context, id string, from, to sandbox.VolumePlace) error {
+	if on := s.onRehome.Load(); on != nil {
+		if err := (*on)(id, from, to); err != nil {
+			return err
+		}
+	}
+	return s.Store.RehomeVolume(ctx, id, from, to)
 }
 
 func (s *checkedStore) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) {

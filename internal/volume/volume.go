@@ -197,6 +197,22 @@ func DecodeRequest(frame []byte) (r Request, err error) {
 	return r, nil
 }
 
+// RouteBytes is the size of the beginning of a request's frame, without its length prefix,
+// that RouteOf reads.
+const RouteBytes = TagBytes + 1 + 1
+
+// TagBytes is the size of the tag, with which the frames of requests and answers begin.
+const TagBytes = 8
+
+// TagOf returns the tag of a request or an answer from the beginning of its frame.
+func TagOf(frame []byte) uint64 { return order.Uint64(frame) }
+
+// RouteOf returns the tag and the mount of a request from the beginning of its frame, to
+// pass the frame on without decoding it.
+func RouteOf(frame []byte) (tag uint64, mount int) {
+	return TagOf(frame), int(frame[RouteBytes-1])
+}
+
 // AppendAnswer appends a frame. The caller checks the bound of Data.
 func AppendAnswer(b []byte, a *Answer) []byte {
 	b = order.AppendUint32(b, uint32(answerHead+len(a.Data)))

@@ -446,13 +446,12 @@ func TestClusterDrain(t *testing.T) {
 		t.Logf("%+v of other tests are on the node", n)
 	}
 
-	drain(rig.FleetNode, true)  // so that all of them are on one node
-	time.Sleep(6 * time.Second) // until all schedulers know of it
+	drain(rig.FleetNode, true)
 	var all []ticks
 	for range 6 {
-		all = append(all, newTicks(t, c, c.Create(t, rig.Body{"timeout_seconds": 900}).ID))
+		all = append(all, newTicks(t, c, placedOn(t, f, c, rig.FleetHome, rig.Body{"timeout_seconds": 900})))
 	}
-	paused := c.Create(t, rig.Body{"timeout_seconds": 900, "on_timeout": "pause"}).ID
+	paused := placedOn(t, f, c, rig.FleetHome, rig.Body{"timeout_seconds": 900, "on_timeout": "pause"})
 	c.Run(t, paused, "python", "x = 40", nil)
 	c.Must(t, "POST", "/api/v1/sessions/"+paused+"/pause", nil, nil)
 	drain(rig.FleetNode, false)
@@ -479,6 +478,7 @@ func TestClusterDrain(t *testing.T) {
 		streamed <- fmt.Sprintf("%s%s%v", first, out, errors.Join(err, exec.Wait()))
 	}()
 	for _, leg := range []struct{ from, to string }{{rig.FleetHome, rig.FleetNode}, {rig.FleetNode, rig.FleetHome}} {
+		takes(t, f, c, leg.to) // otherwise they are tried again only half a minute later
 		before := make([]int, len(all))
 		for i, s := range all {
 			before[i] = s.now(t)
@@ -527,12 +527,11 @@ func TestClusterNodeLost(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { drainHome(false) })
-	drainHome(true) // so that all of them are on the other node
-	time.Sleep(6 * time.Second)
+	drainHome(true)
 	create := func(body rig.Body, code string) string {
 		t.Helper()
 		body["timeout_seconds"] = 900
-		id := c.Create(t, body).ID
+		id := placedOn(t, f, c, machine.Name, body)
 		c.Run(t, id, "python", code, nil)
 		return id
 	}
@@ -593,6 +592,7 @@ func TestClusterNodeLost(t *testing.T) {
 		var n nodeUse
 		return ops.Try("GET", "/api/v1/nodes/"+machine.Name, nil, &n) == nil && !n.Lost
 	})
+	takes(t, f, c, machine.Name)
 	drainHome(true) // both move back
 	rig.Within(t, 3*rig.Patience, "they moved back", func() bool {
 		var n nodeUse

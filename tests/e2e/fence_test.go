@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,16 +44,16 @@ func TestClusterNodeSleeps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	drainHome(true) // so that all of them are on the other node
-	t.Cleanup(sync.OnceFunc(func() { drainHome(false) }))
-	time.Sleep(6 * time.Second)
-	call := fmt.Sprintf("import threading, time, urllib.request\ndef call():\n  while True:\n    try: urllib.request.urlopen('http://%s', timeout=1)\n    except Exception: pass\n    time.sleep(0.05)\nthreading.Thread(target=call, daemon=True).start()\n", l.Addr())
-	saved := c.Create(t, rig.Body{"timeout_seconds": 900, "on_timeout": "pause", "checkpoint_every_seconds": 3600}).ID
+	volume := []rig.Body{{"volume": volumeOn(t, f, c, rig.FleetHome), "path": "/data"}} // that the other node stores
+	drainHome(true)
+	t.Cleanup(func() { drainHome(false) })
+	call := fmt.Sprintf("import threading, time, urllib.request\ndef call():\n  while True:\n    try:\n      open('/data/log', 'a').write(str(x))\n      urllib.request.urlopen('http://%s', timeout=1)\n    except Exception: pass\n    time.sleep(0.05)\nthreading.Thread(target=call, daemon=True).start()\n", l.Addr())
+	saved := placedOn(t, f, c, machine.Name, rig.Body{"timeout_seconds": 900, "on_timeout": "pause", "checkpoint_every_seconds": 3600, "volumes": volume})
 	c.Run(t, saved, "python", "x = 1", nil)
 	c.Must(t, "POST", "/api/v1/sessions/"+saved+"/snapshots", rig.Body{}, nil)
 	c.Run(t, saved, "python", call+"x = 2", nil)
-	unsaved := c.Create(t, rig.Body{"timeout_seconds": 900}).ID
-	c.Run(t, unsaved, "python", call, nil)
+	unsaved := placedOn(t, f, c, machine.Name, rig.Body{"timeout_seconds": 900, "volumes": volume})
+	c.Run(t, unsaved, "python", "x = 3\n"+call, nil)
 	rig.Within(t, rig.Patience, "the state is copied", func() bool { return machine.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
 	rig.Within(t, rig.Patience, "they reach the outside", func() bool { return calls.Load() > 10 })
 	rig.Within(t, rig.Patience, "the node says that it fences itself", func() bool {
@@ -83,6 +82,7 @@ func TestClusterNodeSleeps(t *testing.T) {
 		t.Errorf("it ended with %+v", s.Ended)
 	}
 
+	written := c.Sh(t, saved, "grep -q 2 /data/log && grep -q 3 /data/log && md5sum </data/log")
 	before := calls.Load()
 	wake()
 	rig.Within(t, 2*rig.Patience, "the machine ends its boots", func() bool {
@@ -92,6 +92,9 @@ func TestClusterNodeSleeps(t *testing.T) {
 	})
 	if n := calls.Load() - before; n != 0 {
 		t.Errorf("the sandboxes of a machine that woke reached the outside %d times", n)
+	}
+	if now := c.Sh(t, saved, "md5sum </data/log"); now != written {
+		t.Errorf("the sandboxes of a machine that woke wrote to a volume: %q before, %q now", written, now)
 	}
 	rig.Within(t, rig.Patience, "the node is back", func() bool {
 		var n nodeUse

@@ -67,21 +67,45 @@ func onBothNodes(t testing.TB, f *rig.Fleet, c *rig.Client, body rig.Body) (ids 
 	return ids
 }
 
-// volumeOn creates Volumes until one is on a Node, and returns its name.
-func volumeOn(t testing.TB, f *rig.Fleet, c *rig.Client, node string) string {
+// volumeOn creates Volumes until one is on a Node, and returns its name: the schedulers hear
+// some seconds later that a Node takes Volumes again.
+func volumeOn(t testing.TB, f *rig.Fleet, c *rig.Client, node string) (name string) {
 	t.Helper()
-	for i := range 100 {
+	rig.Within(t, rig.Patience, "a volume on "+node, func() bool {
 		var v struct {
 			ID string `json:"volume_id"`
 		}
-		name := fmt.Sprintf("%s-%d-%d", node, time.Now().UnixMilli(), i)
+		name = fmt.Sprintf("%s-%d", node, time.Now().UnixNano())
 		c.Must(t, "POST", "/api/v1/volumes", rig.Body{"name": name}, &v)
-		if _, err := os.Stat(filepath.Join(f.Machine(node).Data, "volumes", "kept", v.ID)); err == nil {
-			return name
+		_, err := os.Stat(filepath.Join(f.Machine(node).Data, "volumes", "kept", v.ID))
+		if err != nil {
+			c.Must(t, "DELETE", "/api/v1/volumes/"+name, nil, nil)
 		}
-	}
-	t.Fatalf("no volume is on the node %s", node)
-	return ""
+		return err == nil
+	})
+	return name
+}
+
+// placedOn creates Sandboxes until one runs on a Node, and returns its ID: the schedulers
+// hear of a drain, and of its end, some seconds later.
+func placedOn(t *testing.T, f *rig.Fleet, c *rig.Client, node string, body rig.Body) (id string) {
+	t.Helper()
+	rig.Within(t, rig.Patience, "a sandbox on "+node, func() bool {
+		id = c.Create(t, body).ID
+		_, here := f.Machine(node).Runs(id)
+		if !here {
+			c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
+		}
+		return here
+	})
+	return id
+}
+
+// takes waits until the scheduler that the leader asks knows that a Node takes Sandboxes
+// again.
+func takes(t *testing.T, f *rig.Fleet, c *rig.Client, node string) {
+	t.Helper()
+	c.Must(t, "DELETE", "/api/v1/sessions/"+placedOn(t, f, c, node, littleSession("")), nil, nil)
 }
 
 // An installation whose roles share no data folder works like a single process, through

@@ -376,6 +376,14 @@ func (c *cluster) ListVolumes(ctx context.Context, name string) ([]sandbox.Volum
 	return answer(c, name, func(n *node.Node) ([]sandbox.VolumeUse, error) { return n.ListVolumes(ctx, name) })
 }
 
+func (c *cluster) ExportVolume(ctx context.Context, name string, of sandbox.VolumeRef, w io.Writer) error {
+	return do(c, name, func(n *node.Node) error { return n.ExportVolume(ctx, name, of, w) })
+}
+
+func (c *cluster) ImportVolume(ctx context.Context, name string, v sandbox.VolumeSpec, r io.Reader) error {
+	return do(c, name, func(n *node.Node) error { return n.ImportVolume(ctx, name, v, r) })
+}
+
 func (c *cluster) Stats(ctx context.Context, name string) (sandbox.NodeStats, error) {
 	return answer(c, name, func(n *node.Node) (sandbox.NodeStats, error) { return n.Stats(ctx, name) })
 }

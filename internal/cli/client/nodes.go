@@ -25,9 +25,10 @@ func (c *Client) Node(ctx context.Context, name string) (n v1.NodeDetails, err e
 	return n, err
 }
 
-// SetDraining makes the Sandboxes of a node leave it, or lets it take Sandboxes again.
-func (c *Client) SetDraining(ctx context.Context, name string, draining bool) (n v1.NodeDetails, err error) {
-	err = c.call(ctx, http.MethodPatch, nodePath(name), nil, v1.NodeChange{Draining: &draining}, &n)
+// SetDraining makes the Sandboxes of a node leave it, with its Volumes if volumes is set, or
+// lets it take Sandboxes again.
+func (c *Client) SetDraining(ctx context.Context, name string, draining, volumes bool) (n v1.NodeDetails, err error) {
+	err = c.call(ctx, http.MethodPatch, nodePath(name), nil, v1.NodeChange{Draining: &draining, MoveVolumes: volumes}, &n)
 	return n, err
 }
 

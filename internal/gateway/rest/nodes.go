@@ -14,7 +14,7 @@ import (
 // NodeRecords are the records of the Nodes. sandbox.NodeStore has it.
 type NodeRecords interface {
 	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
-	SetDraining(ctx context.Context, name string, draining bool) error
+	SetDraining(ctx context.Context, name string, draining, volumes bool) error
 	SetLost(ctx context.Context, name string, epoch int64, lost bool) error
 	NodeUse(ctx context.Context, name string) (sandbox.NodeUse, error)
 }
@@ -57,7 +57,7 @@ func (a *API) nodes(ctx context.Context) (all []NodeState, known map[string]sand
 func (a *API) nodeView(ctx context.Context, n NodeState, known sandbox.NodeRecord) (v1.NodeDetails, error) {
 	v := nodeDetailsOf(n)
 	use, err := a.NodeRecords.NodeUse(ctx, n.Node)
-	v.Draining, v.Lost, v.FenceSeconds = known.Draining, known.Lost, known.FenceAfter.Seconds()
+	v.Draining, v.MoveVolumes, v.Lost, v.FenceSeconds = known.Draining, known.MoveVolumes, known.Lost, known.FenceAfter.Seconds()
 	v.Records = v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
 	return v, err
 }
@@ -101,11 +101,17 @@ func (a *API) ChangeNode(w http.ResponseWriter, r *http.Request, _ sandbox.Ident
 		}
 		Changed(r.Context(), fmt.Sprint("lost=", *body.Lost))
 	}
+	if body.MoveVolumes && (body.Draining == nil || !*body.Draining) {
+		return sandbox.Errorf(sandbox.Invalid, "move_volumes needs draining: true: volumes leave a node that drains")
+	}
 	if body.Draining != nil {
-		if err := a.NodeRecords.SetDraining(r.Context(), r.PathValue("name"), *body.Draining); err != nil {
+		if err := a.NodeRecords.SetDraining(r.Context(), r.PathValue("name"), *body.Draining, body.MoveVolumes); err != nil {
 			return err
 		}
 		Changed(r.Context(), fmt.Sprint("draining=", *body.Draining))
+		if body.MoveVolumes {
+			Changed(r.Context(), "move_volumes=true")
+		}
 	}
 	return a.replyNode(w, r)
 }

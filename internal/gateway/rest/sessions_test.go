@@ -242,8 +242,11 @@ func TestNodes(t *testing.T) {
 		Full      bool
 		Draining  bool
 		Lost      bool
-		Records   struct{ Running int }
-		Host      *struct {
+
+		MoveVolumes bool `json:"move_volumes"`
+
+		Records struct{ Running int }
+		Host    *struct {
 			MemoryMB int64 `json:"memory_mb"`
 		}
 		Pools []struct{ Idle int }
@@ -262,12 +265,16 @@ func TestNodes(t *testing.T) {
 	if a := f.Do("PATCH", "/api/v1/nodes/n1", `{"draining":true}`); a.Status != 403 {
 		t.Errorf("a user is answered %d %s", a.Status, a.Body)
 	}
-	for body, status := range map[string]int{`{"draining":true}`: 404, `{"lost":true}`: 404, `{"draining":"yes"}`: 400, `{"full":true}`: 400, `{}`: 404} {
+	for body, status := range map[string]int{`{"draining":true}`: 404, `{"lost":true}`: 404, `{"draining":"yes"}`: 400, `{"full":true}`: 400, `{}`: 404, `{"move_volumes":true}`: 400, `{"draining":false,"move_volumes":true}`: 400} {
 		if a := change("none", body); a.Status != status {
 			t.Errorf("%s is answered %d %s", body, a.Status, a.Body)
 		}
 	}
 	var one node
+	e := f.AuditOf(func() { change("n1", `{"draining":true,"move_volumes":true}`).Into(t, 200, &one) })
+	if !one.Draining || !one.MoveVolumes || e.Detail != "draining=true move_volumes=true" {
+		t.Errorf("a drain with volumes: %+v, and the audit log has %+v", one, e)
+	}
 	for _, draining := range []bool{true, false} {
 		e := f.AuditOf(func() { change("n1", fmt.Sprintf(`{"draining":%t}`, draining)).Into(t, 200, &one) })
 		if e.Target != "n1" || e.Detail != fmt.Sprint("draining=", draining) {

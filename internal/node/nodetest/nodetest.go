@@ -475,14 +475,17 @@ func boundVolumes(w *world) {
 	at := func(v sandbox.VolumeSpec, path string) sandbox.VolumeBinding {
 		return sandbox.VolumeBinding{VolumeSpec: v, Path: path}
 	}
+	elsewhere := at(own, "/data")
+	elsewhere.Home = "away"
 	for what, tt := range map[string]struct {
 		volumes []sandbox.VolumeBinding
 		code    sandbox.Code
 	}{
-		"another tenant's volume": {[]sandbox.VolumeBinding{at(foreign, "/data")}, sandbox.NotFound},
-		"one that is gone":        {[]sandbox.VolumeBinding{at(gone, "/data")}, sandbox.NotFound},
-		"one over the system":     {[]sandbox.VolumeBinding{at(own, "/usr/lib")}, sandbox.Invalid},
-		"two at one path":         {[]sandbox.VolumeBinding{at(own, "/data"), at(own, "/data")}, sandbox.Invalid},
+		"another tenant's volume":    {[]sandbox.VolumeBinding{at(foreign, "/data")}, sandbox.NotFound},
+		"one that is gone":           {[]sandbox.VolumeBinding{at(gone, "/data")}, sandbox.NotFound},
+		"one of a node that is away": {[]sandbox.VolumeBinding{elsewhere}, sandbox.Unavailable},
+		"one over the system":        {[]sandbox.VolumeBinding{at(own, "/usr/lib")}, sandbox.Invalid},
+		"two at one path":            {[]sandbox.VolumeBinding{at(own, "/data"), at(own, "/data")}, sandbox.Invalid},
 	} {
 		req := w.request("t")
 		req.Binding.Volumes = tt.volumes

@@ -113,6 +113,11 @@ func (s *store) MoveVolume(ctx context.Context, id string, from, to sandbox.Volu
 	return s.Store.MoveVolume(ctx, id, from, to)
 }
 
+func (s *store) RehomeVolume(ctx context.Context, id string, from, to sandbox.VolumePlace) error {
+	s.p.step()
+	return s.Store.RehomeVolume(ctx, id, from, to)
+}
+
 func (s *store) DropVolume(ctx context.Context, id string) error {
 	s.p.step()
 	return s.Store.DropVolume(ctx, id)

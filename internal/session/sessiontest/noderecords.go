@@ -23,7 +23,7 @@ func NodeRecords(t *testing.T, open func(*testing.T) NodeRecordsWorld) {
 	for name, run := range map[string]func(*testing.T, NodeRecordsWorld){
 		"lease": nodeLease, "leader": nodeLeader, "owner": nodeOwner,
 		"image": nodeImage, "builds": nodeBuilds, "templates": nodeTemplates,
-		"keys of copies": nodeCopyKeys, "copies": nodeCopies,
+		"keys of copies": nodeCopyKeys, "copies": nodeCopies, "volumes": nodeVolumes,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, open(t)) })
 	}
@@ -233,4 +233,85 @@ func nodeCopies(t *testing.T, w NodeRecordsWorld) {
 	if left, err := w.Store.CopiesLeft(t.Context(), 10); err != nil || !slices.Equal(left, []sandbox.CopyRef{ref}) {
 		t.Errorf("left are %v, %v", left, err)
 	}
+}
+
+func nodeVolumes(t *testing.T, w NodeRecordsWorld) {
+	ctx := t.Context()
+	volume := func(node string, state sandbox.VolumeState) sandbox.VolumeHome {
+		t.Helper()
+		id := sandbox.NewVolumeID()
+		v, err := w.Store.InsertVolume(ctx, sandbox.Volume{ID: id, Tenant: "t", Name: "of_" + id[1:], State: state, Node: node, MaxBytes: 1 << 20, CreatedAt: time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sandbox.VolumeHome{VolumeSpec: sandbox.VolumeSpec{ID: v.ID, Tenant: v.Tenant, MaxBytes: v.MaxBytes}, Node: node}
+	}
+	atHome, there := volume("home", sandbox.VolumeReady), volume("other", sandbox.VolumeReady)
+	if _, err := w.Other.RenewLease(ctx, sandbox.NodeRecord{Name: "other", Holder: "h", Engine: "e", Address: "https://192.0.2.1:8443"}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	there.Address = "https://192.0.2.1:8443"
+	sb, err := w.Store.InsertSandbox(ctx, sandbox.Sandbox{
+		ID: sandbox.NewSandboxID(), Tenant: "t", State: sandbox.Starting, CreatedAt: time.Now(), Shape: sandbox.DefaultShape(), Boot: sandbox.Boot{Number: 3, Node: "home"},
+		Volumes: []sandbox.VolumeMount{{Volume: atHome.ID, Name: "a", Path: "/a"}, {Volume: there.ID, Name: "b", Path: "/b"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := sandbox.BootPlace{SandboxID: sb.ID, Number: 3, Node: "home"}
+	for _, tt := range []struct {
+		name string
+		by   sandbox.NodeRecords
+		node string
+		want []sandbox.VolumeHome
+	}{
+		{"its own node", w.Home, "home", []sandbox.VolumeHome{atHome, there}},
+		{"a node that stores one", w.Other, "other", []sandbox.VolumeHome{there}},
+	} {
+		if got, err := tt.by.VolumeHomes(ctx, tt.node, at); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("VolumeHomes for %s = %+v, %v, want %+v", tt.name, got, err, tt.want)
+		}
+	}
+	for name, of := range map[string]sandbox.BootPlace{
+		"an earlier boot":           {SandboxID: sb.ID, Number: 2, Node: "home"},
+		"a boot on another node":    {SandboxID: sb.ID, Number: 3, Node: "other"},
+		"an unknown sandbox":        {SandboxID: sandbox.NewSandboxID(), Number: 3, Node: "home"},
+		"what is no sandbox":        {SandboxID: "../x", Number: 3, Node: "home"},
+		"a sandbox without volumes": {SandboxID: w.sandbox(t).ID, Number: 1, Node: "other"},
+	} {
+		if got, err := w.Home.VolumeHomes(ctx, "home", of); !errors.Is(err, sandbox.NotFound) || len(got) != 0 {
+			t.Errorf("VolumeHomes of %s = %+v, %v", name, got, err)
+		}
+	}
+	if err := sb.To(sandbox.Stopping); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err = w.Store.UpdateSandbox(ctx, sb); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Home.VolumeHomes(ctx, "home", at); err != nil {
+		t.Errorf("VolumeHomes of a boot that is being stopped: %v", err)
+	}
+	sb.Ended = &sandbox.TerminationRecord{Cause: sandbox.CauseReleased, At: time.Now()}
+	if err := sb.To(sandbox.Ended); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = w.Store.UpdateSandbox(ctx, sb); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Home.VolumeHomes(ctx, "home", at); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("VolumeHomes of an ended one = %+v, %v", got, err)
+	}
+}
+
+// sandbox inserts a running Sandbox without Volumes, on the other Node.
+func (w NodeRecordsWorld) sandbox(t *testing.T) sandbox.Sandbox {
+	t.Helper()
+	sb, err := w.Store.InsertSandbox(t.Context(), sandbox.Sandbox{
+		ID: sandbox.NewSandboxID(), Tenant: "t", State: sandbox.Starting, CreatedAt: time.Now(), Shape: sandbox.DefaultShape(), Boot: sandbox.Boot{Number: 1, Node: "other"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
 }

@@ -34,6 +34,7 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("version", &n.Version)
 	c.add("version_until", (*moment)(&n.versionUntil))
 	c.add("draining", &n.Draining)
+	c.add("move_volumes", &n.MoveVolumes)
 	c.add("lost_epoch", &n.declared)
 	c.add("given_up_epoch", &n.LostEpoch)
 	c.add("fence_after", (*span)(&n.FenceAfter))
@@ -101,7 +102,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		default:
 			row.Epoch = max(old.Epoch, 1)
 		}
-		row.versionUntil, row.fenceUntil, row.Draining = row.until, row.until, old.Draining
+		row.versionUntil, row.fenceUntil, row.Draining, row.MoveVolumes = row.until, row.until, old.Draining, old.MoveVolumes
 		_, err = keepNode.exec(st.keepNode, &row)
 		return err
 	})
@@ -122,9 +123,9 @@ const nodeUseText = `SELECT
 	(SELECT count(*) FROM volumes WHERE node = ?1 AND state = 'ready')`
 
 // SetDraining implements sandbox.NodeStore.
-func (s *Store) SetDraining(ctx context.Context, name string, draining bool) error {
+func (s *Store) SetDraining(ctx context.Context, name string, draining, volumes bool) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		result, err := st.drainNode.Exec(draining, name)
+		result, err := st.drainNode.Exec(draining, volumes, name)
 		if err != nil {
 			return err
 		}

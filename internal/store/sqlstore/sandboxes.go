@@ -151,7 +151,7 @@ func (s *statements) all(d *dialect) []prepared {
 		{&s.keepNode, keepNode.text},
 		{&s.nodeNow, d.clocked(nodeTable.record + `WHERE name = ?`)},
 		{&s.retireNodes, retireNodesText},
-		{&s.drainNode, `UPDATE nodes SET draining = ? WHERE name = ?`},
+		{&s.drainNode, `UPDATE nodes SET draining = ?, move_volumes = ? WHERE name = ?`},
 		{&s.loseNode, `UPDATE nodes SET lost_epoch = ?, given_up_epoch = ? WHERE name = ?`},
 	})
 }

@@ -18,17 +18,19 @@ var volumeTable = newTable("volumes", func(v *sandbox.Volume, c *columns) {
 	c.add("node", &v.Node)
 	c.add("max_bytes", &v.MaxBytes)
 	c.add("created_at", (*moment)(&v.CreatedAt))
+	c.add("left_on", &v.LeftOn)
 })
 
-// volumeUses counts the Sandboxes of a Tenant that mount a Volume and have not ended.
+// volumeUses counts the Sandboxes of a Tenant that mount a Volume and have not ended, and
+// those among them that are not paused.
 func volumeUses(d *dialect) string {
-	return `SELECT count(*) FROM sandboxes WHERE tenant = ?1 AND volumes <> '' AND state <> 'ended' AND ` + d.mountsVolume
+	return `SELECT count(*), count(CASE WHEN state <> 'paused' THEN 1 END) FROM sandboxes WHERE tenant = ?1 AND volumes <> '' AND state <> 'ended' AND ` + d.mountsVolume
 }
 
 // volumeStatements are the writer's prepared statements for Volumes.
 type volumeStatements struct {
-	insertVolume, countVolumes, moveVolume, dropVolume *sql.Stmt
-	volumeNow, volumeReady, volumeUsesNow              *sql.Stmt
+	insertVolume, countVolumes, moveVolume, rehomeVolume, dropVolume *sql.Stmt
+	volumeNow, volumeReady, volumeUsesNow                            *sql.Stmt
 }
 
 func (s *volumeStatements) all(d *dialect) []prepared {
@@ -36,6 +38,7 @@ func (s *volumeStatements) all(d *dialect) []prepared {
 		{&s.insertVolume, volumeTable.insert.text},
 		{&s.countVolumes, `SELECT count(*) FROM volumes WHERE tenant = ?`},
 		{&s.moveVolume, `UPDATE volumes SET state = ? WHERE id = ?`},
+		{&s.rehomeVolume, `UPDATE volumes SET node = ?, left_on = ? WHERE id = ?`},
 		{&s.dropVolume, `DELETE FROM volumes WHERE id = ? AND state = 'deleting'`},
 		{&s.volumeNow, volumeTable.record + `WHERE id = ?`},
 		{&s.volumeReady, `SELECT 1 FROM volumes WHERE id = ? AND tenant = ? AND state = 'ready'`},
@@ -44,7 +47,9 @@ func (s *volumeStatements) all(d *dialect) []prepared {
 }
 
 // volumeQueries are the prepared statements of reading connections.
-type volumeQueries struct{ volumeByID, volumeByName, volumes, volumesLeft, volumeUses *sql.Stmt }
+type volumeQueries struct {
+	volumeByID, volumeByName, volumes, volumesLeft, volumesMoved, volumesOn, volumeUses *sql.Stmt
+}
 
 func (q *volumeQueries) all(d *dialect) []prepared {
 	return []prepared{
@@ -52,6 +57,8 @@ func (q *volumeQueries) all(d *dialect) []prepared {
 		{&q.volumeByName, volumeTable.record + `WHERE tenant = ? AND name = ? AND state <> 'deleting' AND state = 'ready'`},
 		{&q.volumes, volumeTable.record + `WHERE tenant = ? AND state <> 'deleting' AND state = 'ready' ORDER BY name LIMIT ?`},
 		{&q.volumesLeft, volumeTable.record + `WHERE state <> 'ready'`},
+		{&q.volumesMoved, volumeTable.record + `WHERE left_on <> '' AND state = 'ready'`},
+		{&q.volumesOn, volumeTable.record + `WHERE node = ? AND state = 'ready' ORDER BY id`},
 		{&q.volumeUses, volumeUses(d)},
 	}
 }
@@ -95,8 +102,8 @@ func (s *Store) MoveVolume(ctx context.Context, id string, from, to sandbox.Volu
 			return sandbox.Errorf(sandbox.Conflict, "the volume is %s by now", v.State)
 		}
 		if to == sandbox.VolumeDeleting {
-			var uses int
-			if err := st.volumeUsesNow.QueryRow(string(v.Tenant), id).Scan(&uses); err != nil {
+			var uses, active int
+			if err := st.volumeUsesNow.QueryRow(string(v.Tenant), id).Scan(&uses, &active); err != nil {
 				return err
 			}
 			if uses > 0 {
@@ -125,18 +132,42 @@ func (s *Store) Volumes(ctx context.Context, tenant sandbox.TenantID) ([]sandbox
 
 // VolumesLeft implements sandbox.VolumeStore.
 func (s *Store) VolumesLeft(ctx context.Context) ([]sandbox.Volume, error) {
-	return collect(volumeTable.scan)(s.query.volumesLeft.QueryContext(ctx))
+	left, err := collect(volumeTable.scan)(s.query.volumesLeft.QueryContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	moved, err := collect(volumeTable.scan)(s.query.volumesMoved.QueryContext(ctx))
+	return append(left, moved...), err
+}
+
+// VolumesOn implements sandbox.VolumeStore.
+func (s *Store) VolumesOn(ctx context.Context, node string) ([]sandbox.Volume, error) {
+	return collect(volumeTable.scan)(s.query.volumesOn.QueryContext(ctx, node))
+}
+
+// RehomeVolume implements sandbox.VolumeStore.
+func (s *Store) RehomeVolume(ctx context.Context, id string, from, to sandbox.VolumePlace) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		v, err := oneVolume(st.volumeNow.QueryRow(id))
+		if err != nil {
+			return err
+		}
+		if v.State != sandbox.VolumeReady || v.Place() != from {
+			return sandbox.Errorf(sandbox.Conflict, "the volume is %s, and elsewhere by now", v.State)
+		}
+		_, err = st.rehomeVolume.Exec(to.Node, to.LeftOn, id)
+		return err
+	})
 }
 
 // VolumeUses implements sandbox.VolumeStore.
-func (s *Store) VolumeUses(ctx context.Context, id string) (int, error) {
+func (s *Store) VolumeUses(ctx context.Context, id string) (all, active int, err error) {
 	v, err := s.VolumeByID(ctx, id)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	var uses int
-	err = s.query.volumeUses.QueryRowContext(ctx, string(v.Tenant), id).Scan(&uses)
-	return uses, classify(err)
+	err = s.query.volumeUses.QueryRowContext(ctx, string(v.Tenant), id).Scan(&all, &active)
+	return all, active, classify(err)
 }
 
 // DropVolume implements sandbox.VolumeStore.

@@ -102,6 +102,7 @@ var (
 		{"secrets are found by what they are not sealed with", secretKeys},
 		{"a volume comes back as it was written", volumeRoundTrip},
 		{"volumes belong to one tenant", volumeTenants},
+		{"volumes move to other nodes", volumeHomes},
 		{"a volume in use stays", volumeUses},
 		{"a volume is deleted or used", volumeRace},
 		{"a tenant has so many volumes and no more", volumeLimit},
@@ -688,12 +689,12 @@ func leases(t *testing.T, st sandbox.Store) {
 	codetest.Want(t, "the lease of one that has not fenced itself yet", err, sandbox.Conflict)
 	lostEpoch = 0
 
-	codetest.Want(t, "draining an unknown node", st.SetDraining(ctx, "none", true), sandbox.NotFound)
+	codetest.Want(t, "draining an unknown node", st.SetDraining(ctx, "none", true, false), sandbox.NotFound)
 	for _, draining := range []bool{true, true, false, true} {
-		if err := st.SetDraining(ctx, "b", draining); err != nil {
+		if err := st.SetDraining(ctx, "b", draining, draining); err != nil {
 			t.Fatal(err)
 		}
-		renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: draining}, time.Hour, 1)
+		renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: draining, MoveVolumes: draining}, time.Hour, 1)
 		got, err = st.Nodes(ctx)
 		if err != nil || len(got) != 2 || got[0].Draining || got[1].Draining != draining {
 			t.Errorf("Nodes = %+v, %v, want draining %v", got, err, draining)
@@ -723,7 +724,7 @@ func leases(t *testing.T, st sandbox.Store) {
 	renew(sandbox.NodeRecord{Name: "a", Holder: "3"}, -time.Second, 4) // it expires in that term
 	lost(false)
 	lostEpoch = 0
-	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: true}, time.Hour, 1) // a program that reports no version
+	renew(sandbox.NodeRecord{Name: "b", Holder: "1", Draining: true, MoveVolumes: true}, time.Hour, 1) // a program that reports no version
 	got, err = st.Nodes(ctx)
 	if err != nil || len(got) != 2 || got[1].Version != "" {
 		t.Errorf("Nodes = %+v, %v, want no version", got, err)
@@ -786,7 +787,7 @@ func retiring(t *testing.T, st sandbox.Store) {
 			t.Fatal(err)
 		}
 	}
-	if err := st.SetDraining(ctx, "drains", true); err != nil { // an operator may repair it for days
+	if err := st.SetDraining(ctx, "drains", true, false); err != nil { // an operator may repair it for days
 		t.Fatal(err)
 	}
 	on := func(name string) sandbox.Sandbox {

@@ -61,9 +61,44 @@ func volumeRoundTrip(t *testing.T, st sandbox.Store) {
 	must(t, st.DropVolume(t.Context(), v.ID))
 	_, err = st.VolumeByID(t.Context(), v.ID)
 	codetest.Want(t, "a dropped one", err, sandbox.NotFound)
-	_, err = st.VolumeUses(t.Context(), v.ID)
+	_, _, err = st.VolumeUses(t.Context(), v.ID)
 	codetest.Want(t, "uses of a dropped one", err, sandbox.NotFound)
 	codetest.Want(t, "moving a dropped one", st.MoveVolume(t.Context(), v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting), sandbox.NotFound)
+}
+
+// A move of a Volume is known while it is on its way, and one attempt wins.
+func volumeHomes(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	v, other := sampleVolume("t", "a"), insertVolume(t, st, sampleVolume("t", "b"))
+	v.Node = "a"
+	insertVolume(t, st, v)
+	at := func(node, left string) sandbox.VolumePlace { return sandbox.VolumePlace{Node: node, LeftOn: left} }
+	codetest.Want(t, "a move of an unknown one", st.RehomeVolume(ctx, sandbox.NewVolumeID(), at("a", ""), at("b", "")), sandbox.NotFound)
+	codetest.Want(t, "a move from elsewhere", st.RehomeVolume(ctx, v.ID, at("c", ""), at("b", "")), sandbox.Conflict)
+	for _, step := range []struct {
+		from, to sandbox.VolumePlace
+		left     bool
+	}{{at("a", ""), at("a", "b"), true}, {at("a", "b"), at("b", "a"), true}, {at("b", "a"), at("b", ""), false}} {
+		must(t, st.RehomeVolume(ctx, v.ID, step.from, step.to))
+		codetest.Want(t, "the same again", st.RehomeVolume(ctx, v.ID, step.from, step.to), sandbox.Conflict)
+		got, err := st.VolumeByID(ctx, v.ID)
+		if err != nil || got.Place() != step.to || got.State != sandbox.VolumeReady {
+			t.Errorf("it is %+v, %v, want %+v", got, err, step.to)
+		}
+		if left, err := st.VolumesLeft(ctx); err != nil || slices.Contains(left, got) != step.left || slices.Contains(left, other) {
+			t.Errorf("VolumesLeft = %+v, %v", left, err)
+		}
+		for node, want := range map[string][]sandbox.Volume{step.to.Node: {got}, "c": nil} {
+			if there, err := st.VolumesOn(ctx, node); err != nil || !slices.Equal(there, want) {
+				t.Errorf("VolumesOn %s = %+v, %v", node, there, err)
+			}
+		}
+	}
+	must(t, st.MoveVolume(ctx, v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting))
+	codetest.Want(t, "a move of one that is deleted", st.RehomeVolume(ctx, v.ID, at("b", ""), at("b", "c")), sandbox.Conflict)
+	if there, err := st.VolumesOn(ctx, "b"); err != nil || len(there) != 0 {
+		t.Errorf("VolumesOn with one that is deleted = %+v, %v", there, err)
+	}
 }
 
 func volumeTenants(t *testing.T, st sandbox.Store) {
@@ -85,10 +120,10 @@ func volumeTenants(t *testing.T, st sandbox.Store) {
 // ready Volume.
 func volumeUses(t *testing.T, st sandbox.Store) {
 	v, w := insertVolume(t, st, sampleVolume("t", "a")), insertVolume(t, st, sampleVolume("t", "b"))
-	uses := func(want int) {
+	uses := func(want, wantActive int) {
 		t.Helper()
-		if n, err := st.VolumeUses(t.Context(), v.ID); n != want || err != nil {
-			t.Errorf("VolumeUses = %d, %v, want %d", n, err, want)
+		if n, active, err := st.VolumeUses(t.Context(), v.ID); n != want || active != wantActive || err != nil {
+			t.Errorf("VolumeUses = %d, %d, %v, want %d, %d", n, active, err, want, wantActive)
 		}
 	}
 	mounts := []sandbox.VolumeMount{{Volume: w.ID, Name: w.Name, Path: "/mnt/b"}, {Volume: v.ID, Name: v.Name, Path: `/mnt/"a`}}
@@ -101,9 +136,17 @@ func volumeUses(t *testing.T, st sandbox.Store) {
 	sb.ID = sandbox.NewSandboxID()
 	second := insert(t, st, sb)
 	insert(t, st, sample("t"))
-	uses(2)
+	uses(2, 2)
 	end(t, st, first, epoch)
-	uses(1)
+	uses(1, 1)
+	for _, to := range []sandbox.State{sandbox.Running, sandbox.Pausing, sandbox.Paused} {
+		must(t, second.To(to))
+		var err error
+		if second, err = st.UpdateSandbox(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uses(1, 0)
 	deleting := func() error {
 		return st.MoveVolume(t.Context(), v.ID, sandbox.VolumeReady, sandbox.VolumeDeleting)
 	}

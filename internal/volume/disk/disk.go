@@ -53,6 +53,8 @@ type Disk struct {
 type spec struct {
 	Tenant   sandbox.TenantID `json:"tenant"`
 	MaxBytes int64            `json:"max_bytes"`
+	// Leaving says that the Volume was exported, and may be in use elsewhere.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 // Open returns the Disk in a folder, which is made if missing.
@@ -115,28 +117,22 @@ func (d *Disk) turn(id string) (done func()) {
 
 // Create implements VolumeFiles.CreateVolume.
 func (d *Disk) Create(s sandbox.VolumeSpec) error {
-	if !sandbox.ValidVolumeID(s.ID) {
-		return sandbox.Errorf(sandbox.Invalid, "the volume ID is invalid")
-	}
-	if err := sandbox.CheckVolumeBytes(s.MaxBytes); err != nil {
-		return err
-	}
-	if err := d.checkAttributes(); err != nil {
+	if err := d.checkSpec(s); err != nil {
 		return err
 	}
 	defer d.turn(s.ID)()
 	there, err := d.read(s.ID)
 	switch {
 	case errors.Is(err, sandbox.NotFound):
-		return d.make(s)
+		return d.place(s, (*Volume).makeRoot)
 	case err != nil:
 		return err
 	case there.Tenant != s.Tenant:
 		return sandbox.Errorf(sandbox.Conflict, "the volume is another tenant's")
-	case there.MaxBytes == s.MaxBytes:
+	case there.MaxBytes == s.MaxBytes && !there.Leaving:
 		return nil
 	}
-	if err := writeSpec(d.path(s.ID), s); err != nil {
+	if err := writeSpec(d.path(s.ID), specOf(s)); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -148,8 +144,20 @@ func (d *Disk) Create(s sandbox.VolumeSpec) error {
 	return nil
 }
 
-// make makes an empty Volume aside and renames it once it is complete.
-func (d *Disk) make(s sandbox.VolumeSpec) (err error) {
+// checkSpec returns an error if a Volume cannot be made.
+func (d *Disk) checkSpec(s sandbox.VolumeSpec) error {
+	if !sandbox.ValidVolumeID(s.ID) {
+		return sandbox.Errorf(sandbox.Invalid, "the volume ID is invalid")
+	}
+	if err := sandbox.CheckVolumeBytes(s.MaxBytes); err != nil {
+		return err
+	}
+	return d.checkAttributes()
+}
+
+// place makes a Volume aside, with the objects that fill makes, and renames it once it is
+// complete.
+func (d *Disk) place(s sandbox.VolumeSpec, fill func(*Volume) error) (err error) {
 	aside := filepath.Join(d.dir, madeName, s.ID)
 	if err := os.RemoveAll(aside); err != nil {
 		return err
@@ -165,11 +173,10 @@ func (d *Disk) make(s sandbox.VolumeSpec) (err error) {
 			return err
 		}
 	}
-	v := &Volume{dir: aside}
-	if err := v.makeRoot(); err != nil {
+	if err := fill(&Volume{dir: aside}); err != nil {
 		return err
 	}
-	if err := writeSpec(aside, s); err != nil {
+	if err := writeSpec(aside, specOf(s)); err != nil {
 		return err
 	}
 	if err := os.Rename(aside, d.path(s.ID)); err != nil {
@@ -178,8 +185,10 @@ func (d *Disk) make(s sandbox.VolumeSpec) (err error) {
 	return syncFolder(filepath.Join(d.dir, volumesName))
 }
 
-func writeSpec(dir string, s sandbox.VolumeSpec) error {
-	raw, err := json.Marshal(spec{Tenant: s.Tenant, MaxBytes: s.MaxBytes})
+func specOf(s sandbox.VolumeSpec) spec { return spec{Tenant: s.Tenant, MaxBytes: s.MaxBytes} }
+
+func writeSpec(dir string, s spec) error {
+	raw, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
@@ -274,6 +283,9 @@ func (d *Disk) volume(id string) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Leaving {
+		return nil, errLeaving()
+	}
 	if v, err = openVolume(d.path(id), s); err != nil {
 		return nil, fmt.Errorf("count volume %s: %w", id, err)
 	}
@@ -325,8 +337,8 @@ func (d *Disk) List(ctx context.Context) ([]sandbox.VolumeUse, error) {
 			continue
 		}
 		v, err := d.volume(e.Name())
-		if errors.Is(err, sandbox.NotFound) {
-			continue // it was deleted just now
+		if errors.Is(err, sandbox.NotFound) || errors.Is(err, sandbox.Unavailable) {
+			continue // it was deleted just now, or is being moved
 		}
 		if err != nil {
 			return nil, err

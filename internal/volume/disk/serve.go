@@ -72,6 +72,10 @@ func (b *boot) Close() {
 func (b *boot) Serve(ctx context.Context, conn net.Conn) error {
 	b.serving.Lock()
 	defer b.serving.Unlock()
+	if b.budget == nil {
+		conn.Close()
+		return net.ErrClosed
+	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()

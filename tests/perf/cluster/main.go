@@ -85,6 +85,8 @@ func measure(t testing.TB, out string, n, creates, moved, states int) {
 	report.Begin()
 	check(rates(ctx, report, sides, creates))
 	report.Begin()
+	check(volumes(ctx, t, report, sides[1]))
+	report.Begin()
 	check(drains(ctx, t, report, sides[1], moved))
 	report.Begin()
 	check(resumes(ctx, t, report, sides, states)) // last: it loses a machine

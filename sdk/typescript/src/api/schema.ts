@@ -753,8 +753,9 @@ export interface paths {
         /**
          * Drain a node, or declare it lost
          * @description For operators. A node that drains takes no new sandboxes. Its sandboxes move to other nodes with their memory,
-         *     and requests to them wait meanwhile. While no other node has room, they keep running where they are. Sandboxes
-         *     with volumes, volumes and kept snapshots stay. `records` says what is left.
+         *     and requests to them wait meanwhile. While no other node has room, they keep running where they are. Kept
+         *     snapshots move too, unless the blob store has a copy of them. Volumes move with `move_volumes`. `records` says
+         *     what is left.
          *
          *     A node is lost when its machine is off and will not come back soon. Declare it only then. Its running sandboxes
          *     go back to their last checkpoint, or end if they have none. They resume on other nodes if their states are in the
@@ -3399,6 +3400,8 @@ export interface components {
             wait_seconds: number;
             /** @description It takes no new sandboxes, and its sandboxes move to other nodes. */
             draining: boolean;
+            /** @description While it drains, its volumes move to other nodes too. */
+            move_volumes: boolean;
             /** @description It does not answer, and its sandboxes start elsewhere: an operator has declared it lost, or it has fenced itself. */
             lost: boolean;
             /** @description Seconds after the last renewal of its lease at which it cuts its sandboxes off by itself. 0: never. */
@@ -3412,6 +3415,8 @@ export interface components {
                 paused: number;
                 /** @description Kept snapshots. */
                 snapshots: number;
+                /** @description Kept snapshots without a complete copy in the blob store. */
+                uncopied_snapshots: number;
                 volumes: number;
             };
         };
@@ -6592,6 +6597,7 @@ export interface operations {
                      *           "full": false,
                      *           "wait_seconds": 0,
                      *           "draining": false,
+                     *           "move_volumes": false,
                      *           "lost": false,
                      *           "fence_seconds": 90,
                      *           "pools": [],
@@ -6599,6 +6605,7 @@ export interface operations {
                      *             "running": 12,
                      *             "paused": 30,
                      *             "snapshots": 4,
+                     *             "uncopied_snapshots": 4,
                      *             "volumes": 1
                      *           }
                      *         }
@@ -6650,6 +6657,7 @@ export interface operations {
                      *       "full": false,
                      *       "wait_seconds": 0,
                      *       "draining": false,
+                     *       "move_volumes": false,
                      *       "lost": false,
                      *       "fence_seconds": 90,
                      *       "pools": [],
@@ -6657,6 +6665,7 @@ export interface operations {
                      *         "running": 12,
                      *         "paused": 30,
                      *         "snapshots": 4,
+                     *         "uncopied_snapshots": 4,
                      *         "volumes": 1
                      *       }
                      *     }
@@ -6687,6 +6696,11 @@ export interface operations {
                 "application/json": {
                     /** @description Also after the node restarts. */
                     draining?: boolean;
+                    /**
+                     * @description Its volumes leave it too while it drains, each once no running sandbox mounts it. Needs `draining: true`.
+                     * @default false
+                     */
+                    move_volumes?: boolean;
                     /** @description Until the node renews its lease. */
                     lost?: boolean;
                 };
@@ -6718,6 +6732,7 @@ export interface operations {
                      *       "full": false,
                      *       "wait_seconds": 0,
                      *       "draining": false,
+                     *       "move_volumes": false,
                      *       "lost": false,
                      *       "fence_seconds": 90,
                      *       "pools": [],
@@ -6725,6 +6740,7 @@ export interface operations {
                      *         "running": 12,
                      *         "paused": 30,
                      *         "snapshots": 4,
+                     *         "uncopied_snapshots": 4,
                      *         "volumes": 1
                      *       }
                      *     }

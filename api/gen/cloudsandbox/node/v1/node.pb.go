@@ -188,6 +188,7 @@ type VolumeBinding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Volume        *VolumeSpec            `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // where it is mounted
+	Home          string                 `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"` // the Node that stores its files; empty: the called one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -232,6 +233,13 @@ func (x *VolumeBinding) GetVolume() *VolumeSpec {
 func (x *VolumeBinding) GetPath() string {
 	if x != nil {
 		return x.Path
+	}
+	return ""
+}
+
+func (x *VolumeBinding) GetHome() string {
+	if x != nil {
+		return x.Home
 	}
 	return ""
 }
@@ -3607,10 +3615,11 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\avolumes\x18\x0f \x03(\v2#.cloudsandbox.node.v1.VolumeBindingR\avolumes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
 	"\rVolumeBinding\x128\n" +
 	"\x06volume\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeSpecR\x06volume\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"Q\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04home\x18\x03 \x01(\tR\x04home\"Q\n" +
 	"\n" +
 	"VolumeSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +

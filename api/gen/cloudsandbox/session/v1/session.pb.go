@@ -5748,6 +5748,188 @@ func (*AbandonCopyResponse) Descriptor() ([]byte, []int) {
 	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{95}
 }
 
+// VolumeHomesRequest names a Boot, on the Node boot_node.
+type VolumeHomesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Number        int64                  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	BootNode      string                 `protobuf:"bytes,3,opt,name=boot_node,json=bootNode,proto3" json:"boot_node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeHomesRequest) Reset() {
+	*x = VolumeHomesRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeHomesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeHomesRequest) ProtoMessage() {}
+
+func (x *VolumeHomesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeHomesRequest.ProtoReflect.Descriptor instead.
+func (*VolumeHomesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *VolumeHomesRequest) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *VolumeHomesRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *VolumeHomesRequest) GetBootNode() string {
+	if x != nil {
+		return x.BootNode
+	}
+	return ""
+}
+
+type VolumeHomesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Homes         []*VolumeHome          `protobuf:"bytes,1,rep,name=homes,proto3" json:"homes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeHomesResponse) Reset() {
+	*x = VolumeHomesResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeHomesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeHomesResponse) ProtoMessage() {}
+
+func (x *VolumeHomesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeHomesResponse.ProtoReflect.Descriptor instead.
+func (*VolumeHomesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *VolumeHomesResponse) GetHomes() []*VolumeHome {
+	if x != nil {
+		return x.Homes
+	}
+	return nil
+}
+
+// VolumeHome is a Volume and the Node that stores its files.
+type VolumeHome struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	MaxBytes      int64                  `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Address       string                 `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"` // of that Node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeHome) Reset() {
+	*x = VolumeHome{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeHome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeHome) ProtoMessage() {}
+
+func (x *VolumeHome) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeHome.ProtoReflect.Descriptor instead.
+func (*VolumeHome) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *VolumeHome) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *VolumeHome) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *VolumeHome) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *VolumeHome) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *VolumeHome) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 type FindCopyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -5758,7 +5940,7 @@ type FindCopyRequest struct {
 
 func (x *FindCopyRequest) Reset() {
 	*x = FindCopyRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5770,7 +5952,7 @@ func (x *FindCopyRequest) String() string {
 func (*FindCopyRequest) ProtoMessage() {}
 
 func (x *FindCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5783,7 +5965,7 @@ func (x *FindCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindCopyRequest.ProtoReflect.Descriptor instead.
 func (*FindCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{96}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FindCopyRequest) GetTenant() string {
@@ -5809,7 +5991,7 @@ type FindCopyResponse struct {
 
 func (x *FindCopyResponse) Reset() {
 	*x = FindCopyResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5821,7 +6003,7 @@ func (x *FindCopyResponse) String() string {
 func (*FindCopyResponse) ProtoMessage() {}
 
 func (x *FindCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5834,7 +6016,7 @@ func (x *FindCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindCopyResponse.ProtoReflect.Descriptor instead.
 func (*FindCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{97}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *FindCopyResponse) GetPrefix() string {
@@ -6323,7 +6505,20 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05packs\x18\x03 \x03(\tR\x05packs\"\x15\n" +
-	"\x13AbandonCopyResponse\"E\n" +
+	"\x13AbandonCopyResponse\"c\n" +
+	"\x12VolumeHomesRequest\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x1b\n" +
+	"\tboot_node\x18\x03 \x01(\tR\bbootNode\"P\n" +
+	"\x13VolumeHomesResponse\x129\n" +
+	"\x05homes\x18\x01 \x03(\v2#.cloudsandbox.session.v1.VolumeHomeR\x05homes\"\x7f\n" +
+	"\n" +
+	"VolumeHome\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tmax_bytes\x18\x03 \x01(\x03R\bmaxBytes\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddress\"E\n" +
 	"\x0fFindCopyRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
 	"\bsnapshot\x18\x02 \x01(\tR\bsnapshot\"*\n" +
@@ -6358,8 +6553,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\rSecretChanged\x12-.cloudsandbox.session.v1.SecretChangedRequest\x1a..cloudsandbox.session.v1.SecretChangedResponse\x12S\n" +
 	"\x04Used\x12$.cloudsandbox.session.v1.UsedRequest\x1a%.cloudsandbox.session.v1.UsedResponse\x12b\n" +
 	"\tBootEnded\x12).cloudsandbox.session.v1.BootEndedRequest\x1a*.cloudsandbox.session.v1.BootEndedResponse\x12b\n" +
-	"\tNodeEnded\x12).cloudsandbox.session.v1.NodeEndedRequest\x1a*.cloudsandbox.session.v1.NodeEndedResponse2\xd5\n" +
-	"\n" +
+	"\tNodeEnded\x12).cloudsandbox.session.v1.NodeEndedRequest\x1a*.cloudsandbox.session.v1.NodeEndedResponse2\xbf\v\n" +
 	"\x12NodeRecordsService\x12e\n" +
 	"\n" +
 	"RenewLease\x12*.cloudsandbox.session.v1.RenewLeaseRequest\x1a+.cloudsandbox.session.v1.RenewLeaseResponse\x12_\n" +
@@ -6369,6 +6563,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"NeedsImage\x12*.cloudsandbox.session.v1.NeedsImageRequest\x1a+.cloudsandbox.session.v1.NeedsImageResponse\x12w\n" +
 	"\x10SnapshotsOfBuild\x120.cloudsandbox.session.v1.SnapshotsOfBuildRequest\x1a1.cloudsandbox.session.v1.SnapshotsOfBuildResponse\x12n\n" +
 	"\rTemplateBytes\x12-.cloudsandbox.session.v1.TemplateBytesRequest\x1a..cloudsandbox.session.v1.TemplateBytesResponse\x12h\n" +
+	"\vVolumeHomes\x12+.cloudsandbox.session.v1.VolumeHomesRequest\x1a,.cloudsandbox.session.v1.VolumeHomesResponse\x12h\n" +
 	"\vKeepCopyKey\x12+.cloudsandbox.session.v1.KeepCopyKeyRequest\x1a,.cloudsandbox.session.v1.KeepCopyKeyResponse\x12b\n" +
 	"\tPackScope\x12).cloudsandbox.session.v1.PackScopeRequest\x1a*.cloudsandbox.session.v1.PackScopeResponse\x12b\n" +
 	"\tBeginCopy\x12).cloudsandbox.session.v1.BeginCopyRequest\x1a*.cloudsandbox.session.v1.BeginCopyResponse\x12_\n" +
@@ -6389,7 +6584,7 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                    // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                   // 1: cloudsandbox.session.v1.Limits
@@ -6487,47 +6682,50 @@ var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*CompleteCopyResponse)(nil),     // 93: cloudsandbox.session.v1.CompleteCopyResponse
 	(*AbandonCopyRequest)(nil),       // 94: cloudsandbox.session.v1.AbandonCopyRequest
 	(*AbandonCopyResponse)(nil),      // 95: cloudsandbox.session.v1.AbandonCopyResponse
-	(*FindCopyRequest)(nil),          // 96: cloudsandbox.session.v1.FindCopyRequest
-	(*FindCopyResponse)(nil),         // 97: cloudsandbox.session.v1.FindCopyResponse
-	nil,                              // 98: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                              // 99: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                              // 100: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                              // 101: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                              // 102: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                              // 103: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                              // 104: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                              // 105: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                              // 106: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                              // 107: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                              // 108: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),    // 109: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 110: google.protobuf.Duration
+	(*VolumeHomesRequest)(nil),       // 96: cloudsandbox.session.v1.VolumeHomesRequest
+	(*VolumeHomesResponse)(nil),      // 97: cloudsandbox.session.v1.VolumeHomesResponse
+	(*VolumeHome)(nil),               // 98: cloudsandbox.session.v1.VolumeHome
+	(*FindCopyRequest)(nil),          // 99: cloudsandbox.session.v1.FindCopyRequest
+	(*FindCopyResponse)(nil),         // 100: cloudsandbox.session.v1.FindCopyResponse
+	nil,                              // 101: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                              // 102: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                              // 103: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                              // 104: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                              // 105: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                              // 106: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                              // 107: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                              // 108: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                              // 109: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                              // 110: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                              // 111: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),    // 112: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 113: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	109, // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
+	112, // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
 	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	98,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	99,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	101, // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	102, // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
 	2,   // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	109, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	109, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	110, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	109, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	110, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	112, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	112, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	113, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	112, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	113, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
 	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.TerminationRecord
-	109, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	110, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	112, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	113, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
 	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	109, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	112, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
 	5,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	110, // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	110, // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	110, // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	113, // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	113, // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	113, // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
 	0,   // 20: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	100, // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	101, // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	110, // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	103, // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	104, // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	113, // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
 	5,   // 24: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	7,   // 25: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,   // 26: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
@@ -6535,150 +6733,153 @@ var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
 	4,   // 28: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 29: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 30: cloudsandbox.session.v1.SettledResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	102, // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	109, // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	105, // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	112, // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
 	4,   // 33: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	110, // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	113, // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
 	4,   // 35: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	110, // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	110, // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	103, // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	104, // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	110, // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	113, // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	113, // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	106, // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	107, // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	113, // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
 	22,  // 41: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
 	23,  // 42: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
 	5,   // 43: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
 	4,   // 44: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 45: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 46: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	105, // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	108, // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
 	35,  // 48: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	109, // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	109, // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	112, // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	112, // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
 	0,   // 51: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 52: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	106, // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	109, // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	109, // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	112, // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
 	5,   // 55: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	4,   // 56: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 57: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 58: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	110, // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	110, // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	107, // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	108, // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	113, // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	113, // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	110, // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	111, // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
 	4,   // 63: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	110, // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	113, // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
 	48,  // 65: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
 	40,  // 66: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 67: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 68: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 69: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
 	40,  // 70: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	109, // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	112, // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
 	60,  // 72: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 73: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 74: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
 	60,  // 75: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	110, // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
-	110, // 77: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
-	110, // 78: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
-	110, // 79: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
-	109, // 80: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
+	113, // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
+	113, // 77: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
+	113, // 78: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
+	113, // 79: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
+	112, // 80: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
 	87,  // 81: cloudsandbox.session.v1.UsePacksRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
-	110, // 82: cloudsandbox.session.v1.UsePacksRequest.life:type_name -> google.protobuf.Duration
+	113, // 82: cloudsandbox.session.v1.UsePacksRequest.life:type_name -> google.protobuf.Duration
 	87,  // 83: cloudsandbox.session.v1.CompleteCopyRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
-	20,  // 84: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 85: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 86: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 87: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	8,   // 88: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	10,  // 89: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	12,  // 90: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	14,  // 91: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
-	16,  // 92: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	18,  // 93: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	21,  // 94: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	25,  // 95: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	27,  // 96: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	29,  // 97: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	31,  // 98: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	41,  // 99: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	43,  // 100: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	45,  // 101: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	47,  // 102: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	50,  // 103: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	52,  // 104: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	54,  // 105: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	56,  // 106: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	58,  // 107: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	61,  // 108: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
-	63,  // 109: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
-	65,  // 110: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
-	67,  // 111: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
-	33,  // 112: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	36,  // 113: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	38,  // 114: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	69,  // 115: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
-	71,  // 116: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
-	73,  // 117: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
-	75,  // 118: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
-	77,  // 119: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
-	79,  // 120: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
-	81,  // 121: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
-	83,  // 122: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
-	85,  // 123: cloudsandbox.session.v1.NodeRecordsService.PackScope:input_type -> cloudsandbox.session.v1.PackScopeRequest
-	88,  // 124: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:input_type -> cloudsandbox.session.v1.BeginCopyRequest
-	90,  // 125: cloudsandbox.session.v1.NodeRecordsService.UsePacks:input_type -> cloudsandbox.session.v1.UsePacksRequest
-	92,  // 126: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:input_type -> cloudsandbox.session.v1.CompleteCopyRequest
-	94,  // 127: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:input_type -> cloudsandbox.session.v1.AbandonCopyRequest
-	96,  // 128: cloudsandbox.session.v1.NodeRecordsService.FindCopy:input_type -> cloudsandbox.session.v1.FindCopyRequest
-	9,   // 129: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	11,  // 130: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	13,  // 131: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	15,  // 132: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
-	17,  // 133: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	19,  // 134: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	24,  // 135: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	26,  // 136: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	28,  // 137: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	30,  // 138: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	32,  // 139: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	42,  // 140: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	44,  // 141: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	46,  // 142: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	49,  // 143: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	51,  // 144: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	53,  // 145: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	55,  // 146: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	57,  // 147: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	59,  // 148: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	62,  // 149: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
-	64,  // 150: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
-	66,  // 151: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
-	68,  // 152: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
-	34,  // 153: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	37,  // 154: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	39,  // 155: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	70,  // 156: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
-	72,  // 157: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
-	74,  // 158: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
-	76,  // 159: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
-	78,  // 160: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
-	80,  // 161: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
-	82,  // 162: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
-	84,  // 163: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
-	86,  // 164: cloudsandbox.session.v1.NodeRecordsService.PackScope:output_type -> cloudsandbox.session.v1.PackScopeResponse
-	89,  // 165: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:output_type -> cloudsandbox.session.v1.BeginCopyResponse
-	91,  // 166: cloudsandbox.session.v1.NodeRecordsService.UsePacks:output_type -> cloudsandbox.session.v1.UsePacksResponse
-	93,  // 167: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:output_type -> cloudsandbox.session.v1.CompleteCopyResponse
-	95,  // 168: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:output_type -> cloudsandbox.session.v1.AbandonCopyResponse
-	97,  // 169: cloudsandbox.session.v1.NodeRecordsService.FindCopy:output_type -> cloudsandbox.session.v1.FindCopyResponse
-	129, // [129:170] is the sub-list for method output_type
-	88,  // [88:129] is the sub-list for method input_type
-	88,  // [88:88] is the sub-list for extension type_name
-	88,  // [88:88] is the sub-list for extension extendee
-	0,   // [0:88] is the sub-list for field type_name
+	98,  // 84: cloudsandbox.session.v1.VolumeHomesResponse.homes:type_name -> cloudsandbox.session.v1.VolumeHome
+	20,  // 85: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 86: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 87: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 88: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	8,   // 89: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	10,  // 90: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	12,  // 91: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	14,  // 92: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
+	16,  // 93: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	18,  // 94: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	21,  // 95: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	25,  // 96: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	27,  // 97: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	29,  // 98: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	31,  // 99: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	41,  // 100: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	43,  // 101: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	45,  // 102: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	47,  // 103: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	50,  // 104: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	52,  // 105: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	54,  // 106: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	56,  // 107: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	58,  // 108: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	61,  // 109: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	63,  // 110: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	65,  // 111: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	67,  // 112: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	33,  // 113: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	36,  // 114: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	38,  // 115: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	69,  // 116: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
+	71,  // 117: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
+	73,  // 118: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
+	75,  // 119: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
+	77,  // 120: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
+	79,  // 121: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	81,  // 122: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
+	96,  // 123: cloudsandbox.session.v1.NodeRecordsService.VolumeHomes:input_type -> cloudsandbox.session.v1.VolumeHomesRequest
+	83,  // 124: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
+	85,  // 125: cloudsandbox.session.v1.NodeRecordsService.PackScope:input_type -> cloudsandbox.session.v1.PackScopeRequest
+	88,  // 126: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:input_type -> cloudsandbox.session.v1.BeginCopyRequest
+	90,  // 127: cloudsandbox.session.v1.NodeRecordsService.UsePacks:input_type -> cloudsandbox.session.v1.UsePacksRequest
+	92,  // 128: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:input_type -> cloudsandbox.session.v1.CompleteCopyRequest
+	94,  // 129: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:input_type -> cloudsandbox.session.v1.AbandonCopyRequest
+	99,  // 130: cloudsandbox.session.v1.NodeRecordsService.FindCopy:input_type -> cloudsandbox.session.v1.FindCopyRequest
+	9,   // 131: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	11,  // 132: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	13,  // 133: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	15,  // 134: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
+	17,  // 135: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	19,  // 136: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	24,  // 137: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	26,  // 138: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	28,  // 139: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	30,  // 140: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	32,  // 141: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	42,  // 142: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	44,  // 143: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	46,  // 144: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	49,  // 145: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	51,  // 146: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	53,  // 147: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	55,  // 148: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	57,  // 149: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	59,  // 150: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	62,  // 151: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	64,  // 152: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	66,  // 153: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	68,  // 154: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	34,  // 155: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	37,  // 156: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	39,  // 157: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	70,  // 158: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
+	72,  // 159: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
+	74,  // 160: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
+	76,  // 161: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
+	78,  // 162: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
+	80,  // 163: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	82,  // 164: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
+	97,  // 165: cloudsandbox.session.v1.NodeRecordsService.VolumeHomes:output_type -> cloudsandbox.session.v1.VolumeHomesResponse
+	84,  // 166: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
+	86,  // 167: cloudsandbox.session.v1.NodeRecordsService.PackScope:output_type -> cloudsandbox.session.v1.PackScopeResponse
+	89,  // 168: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:output_type -> cloudsandbox.session.v1.BeginCopyResponse
+	91,  // 169: cloudsandbox.session.v1.NodeRecordsService.UsePacks:output_type -> cloudsandbox.session.v1.UsePacksResponse
+	93,  // 170: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:output_type -> cloudsandbox.session.v1.CompleteCopyResponse
+	95,  // 171: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:output_type -> cloudsandbox.session.v1.AbandonCopyResponse
+	100, // 172: cloudsandbox.session.v1.NodeRecordsService.FindCopy:output_type -> cloudsandbox.session.v1.FindCopyResponse
+	131, // [131:173] is the sub-list for method output_type
+	89,  // [89:131] is the sub-list for method input_type
+	89,  // [89:89] is the sub-list for extension type_name
+	89,  // [89:89] is the sub-list for extension extendee
+	0,   // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -6697,7 +6898,7 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   109,
+			NumMessages:   112,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

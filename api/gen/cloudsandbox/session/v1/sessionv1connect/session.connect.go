@@ -124,6 +124,9 @@ const (
 	// NodeRecordsServiceTemplateBytesProcedure is the fully-qualified name of the NodeRecordsService's
 	// TemplateBytes RPC.
 	NodeRecordsServiceTemplateBytesProcedure = "/cloudsandbox.session.v1.NodeRecordsService/TemplateBytes"
+	// NodeRecordsServiceVolumeHomesProcedure is the fully-qualified name of the NodeRecordsService's
+	// VolumeHomes RPC.
+	NodeRecordsServiceVolumeHomesProcedure = "/cloudsandbox.session.v1.NodeRecordsService/VolumeHomes"
 	// NodeRecordsServiceKeepCopyKeyProcedure is the fully-qualified name of the NodeRecordsService's
 	// KeepCopyKey RPC.
 	NodeRecordsServiceKeepCopyKeyProcedure = "/cloudsandbox.session.v1.NodeRecordsService/KeepCopyKey"
@@ -937,6 +940,7 @@ type NodeRecordsServiceClient interface {
 	NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error)
 	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
 	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
+	VolumeHomes(context.Context, *connect.Request[v1.VolumeHomesRequest]) (*connect.Response[v1.VolumeHomesResponse], error)
 	KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error)
 	PackScope(context.Context, *connect.Request[v1.PackScopeRequest]) (*connect.Response[v1.PackScopeResponse], error)
 	BeginCopy(context.Context, *connect.Request[v1.BeginCopyRequest]) (*connect.Response[v1.BeginCopyResponse], error)
@@ -993,6 +997,12 @@ func NewNodeRecordsServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithSchema(nodeRecordsServiceMethods.ByName("TemplateBytes")),
 			connect.WithClientOptions(opts...),
 		),
+		volumeHomes: connect.NewClient[v1.VolumeHomesRequest, v1.VolumeHomesResponse](
+			httpClient,
+			baseURL+NodeRecordsServiceVolumeHomesProcedure,
+			connect.WithSchema(nodeRecordsServiceMethods.ByName("VolumeHomes")),
+			connect.WithClientOptions(opts...),
+		),
 		keepCopyKey: connect.NewClient[v1.KeepCopyKeyRequest, v1.KeepCopyKeyResponse](
 			httpClient,
 			baseURL+NodeRecordsServiceKeepCopyKeyProcedure,
@@ -1046,6 +1056,7 @@ type nodeRecordsServiceClient struct {
 	needsImage       *connect.Client[v1.NeedsImageRequest, v1.NeedsImageResponse]
 	snapshotsOfBuild *connect.Client[v1.SnapshotsOfBuildRequest, v1.SnapshotsOfBuildResponse]
 	templateBytes    *connect.Client[v1.TemplateBytesRequest, v1.TemplateBytesResponse]
+	volumeHomes      *connect.Client[v1.VolumeHomesRequest, v1.VolumeHomesResponse]
 	keepCopyKey      *connect.Client[v1.KeepCopyKeyRequest, v1.KeepCopyKeyResponse]
 	packScope        *connect.Client[v1.PackScopeRequest, v1.PackScopeResponse]
 	beginCopy        *connect.Client[v1.BeginCopyRequest, v1.BeginCopyResponse]
@@ -1083,6 +1094,11 @@ func (c *nodeRecordsServiceClient) SnapshotsOfBuild(ctx context.Context, req *co
 // TemplateBytes calls cloudsandbox.session.v1.NodeRecordsService.TemplateBytes.
 func (c *nodeRecordsServiceClient) TemplateBytes(ctx context.Context, req *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error) {
 	return c.templateBytes.CallUnary(ctx, req)
+}
+
+// VolumeHomes calls cloudsandbox.session.v1.NodeRecordsService.VolumeHomes.
+func (c *nodeRecordsServiceClient) VolumeHomes(ctx context.Context, req *connect.Request[v1.VolumeHomesRequest]) (*connect.Response[v1.VolumeHomesResponse], error) {
+	return c.volumeHomes.CallUnary(ctx, req)
 }
 
 // KeepCopyKey calls cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey.
@@ -1129,6 +1145,7 @@ type NodeRecordsServiceHandler interface {
 	NeedsImage(context.Context, *connect.Request[v1.NeedsImageRequest]) (*connect.Response[v1.NeedsImageResponse], error)
 	SnapshotsOfBuild(context.Context, *connect.Request[v1.SnapshotsOfBuildRequest]) (*connect.Response[v1.SnapshotsOfBuildResponse], error)
 	TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error)
+	VolumeHomes(context.Context, *connect.Request[v1.VolumeHomesRequest]) (*connect.Response[v1.VolumeHomesResponse], error)
 	KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error)
 	PackScope(context.Context, *connect.Request[v1.PackScopeRequest]) (*connect.Response[v1.PackScopeResponse], error)
 	BeginCopy(context.Context, *connect.Request[v1.BeginCopyRequest]) (*connect.Response[v1.BeginCopyResponse], error)
@@ -1179,6 +1196,12 @@ func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect
 		NodeRecordsServiceTemplateBytesProcedure,
 		svc.TemplateBytes,
 		connect.WithSchema(nodeRecordsServiceMethods.ByName("TemplateBytes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeRecordsServiceVolumeHomesHandler := connect.NewUnaryHandler(
+		NodeRecordsServiceVolumeHomesProcedure,
+		svc.VolumeHomes,
+		connect.WithSchema(nodeRecordsServiceMethods.ByName("VolumeHomes")),
 		connect.WithHandlerOptions(opts...),
 	)
 	nodeRecordsServiceKeepCopyKeyHandler := connect.NewUnaryHandler(
@@ -1237,6 +1260,8 @@ func NewNodeRecordsServiceHandler(svc NodeRecordsServiceHandler, opts ...connect
 			nodeRecordsServiceSnapshotsOfBuildHandler.ServeHTTP(w, r)
 		case NodeRecordsServiceTemplateBytesProcedure:
 			nodeRecordsServiceTemplateBytesHandler.ServeHTTP(w, r)
+		case NodeRecordsServiceVolumeHomesProcedure:
+			nodeRecordsServiceVolumeHomesHandler.ServeHTTP(w, r)
 		case NodeRecordsServiceKeepCopyKeyProcedure:
 			nodeRecordsServiceKeepCopyKeyHandler.ServeHTTP(w, r)
 		case NodeRecordsServicePackScopeProcedure:
@@ -1282,6 +1307,10 @@ func (UnimplementedNodeRecordsServiceHandler) SnapshotsOfBuild(context.Context, 
 
 func (UnimplementedNodeRecordsServiceHandler) TemplateBytes(context.Context, *connect.Request[v1.TemplateBytesRequest]) (*connect.Response[v1.TemplateBytesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.TemplateBytes is not implemented"))
+}
+
+func (UnimplementedNodeRecordsServiceHandler) VolumeHomes(context.Context, *connect.Request[v1.VolumeHomesRequest]) (*connect.Response[v1.VolumeHomesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.NodeRecordsService.VolumeHomes is not implemented"))
 }
 
 func (UnimplementedNodeRecordsServiceHandler) KeepCopyKey(context.Context, *connect.Request[v1.KeepCopyKeyRequest]) (*connect.Response[v1.KeepCopyKeyResponse], error) {
