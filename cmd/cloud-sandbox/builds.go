@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,7 +32,11 @@ func buildsCommand() *cobra.Command {
 
 Saved memory can only be restored by the gVisor that saved it. So after an upgrade
 the earlier build stays as long as a snapshot with memory or a paused session needs
-it. Its sentry host runs as long as one of its sandboxes.`,
+it. Its sentry host runs as long as one of its sandboxes.
+
+In a cluster with a key of builds, a build that the key has not signed is not
+trusted, and is not started: see "cloud-sandbox cluster sign-build". --json has the
+reason.`,
 		Example: `  sudo cloud-sandbox builds`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -64,7 +69,7 @@ it. Its sentry host runs as long as one of its sandboxes.`,
 			t := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 			fmt.Fprintln(t, "BUILD\tGVISOR\tRUNNING\tBOOTS\tSNAPSHOTS")
 			for _, b := range all {
-				fmt.Fprintf(t, "%s\t%s\t%t\t%d\t%d\n", b.Name, b.GVisor, b.Host, b.Boots, b.Snapshots)
+				fmt.Fprintf(t, "%s\t%s\t%t\t%d\t%d\n", b.Name, cmp.Or(b.GVisor, "not trusted"), b.Host, b.Boots, b.Snapshots)
 			}
 			if err := t.Flush(); err != nil {
 				return err

@@ -35,10 +35,11 @@ func clusterCommand() *cobra.Command {
 
 "cluster init" makes a CA on one machine, and "cluster serve" answers there when
 others join. "cluster token" prints the command with which one machine joins, once,
-as one instance of a role. See docs/cluster.md.`,
+as one instance of a role. Nodes start only builds of Cloud Sandbox that "cluster
+sign-build" has signed. See docs/cluster.md.`,
 	}
 	cmd.AddCommand(clusterInitCommand(), clusterServeCommand(), clusterTokenCommand(), clusterJoinCommand(),
-		clusterListCommand(), clusterRenewCommand(), clusterRevokeCommand())
+		clusterListCommand(), clusterRenewCommand(), clusterRevokeCommand(), clusterSignBuildCommand(), clusterBuildKeyCommand())
 	return cmd
 }
 
@@ -79,7 +80,8 @@ func clusterInitCommand() *cobra.Command {
 and scheduler, each in a folder of its own beside the CA. Run them on this machine,
 or copy a folder to its machine.
 
-The CA's key is in FOLDER/ca, readable by root alone. Only "cluster serve" uses it.`,
+The CA's key is in FOLDER/ca, readable by root alone. Only "cluster serve" uses it.
+Beside it is the key that signs builds, which only "cluster sign-build" uses.`,
 		Example: `  sudo cloud-sandbox cluster init --name prod --join control.example:9094`,
 		Args:    cobra.NoArgs,
 	}
@@ -110,6 +112,7 @@ The CA's key is in FOLDER/ca, readable by root alone. Only "cluster serve" uses 
 		}
 		_, port, _ := net.SplitHostPort(join) // Create checked it
 		next := []string{
+			fmt.Sprintf("cloud-sandbox cluster sign-build --dir %s", folder),
 			fmt.Sprintf("cloud-sandbox cluster serve --dir %s --addr :%s", folder, port),
 			fmt.Sprintf("cloud-sandbox cluster token --dir %s --role node --name NODE", folder),
 		}
@@ -119,7 +122,7 @@ The CA's key is in FOLDER/ca, readable by root alone. Only "cluster serve" uses 
 			made[b.ID.Short()] = b.Folder
 			text += fmt.Sprintf("  %-32s %s\n", b.ID.Short(), b.Folder)
 		}
-		text += "Set CLOUD_SANDBOX_CLUSTER of each of these roles to its folder. Keep the first command\nrunning, and run the second one for each node:\n\n" + commands(next...)
+		text += "Set CLOUD_SANDBOX_CLUSTER of each of these roles to its folder. Run the first command for\neach version of the nodes, keep the second one running, and run the third one for each\nnode:\n\n" + commands(next...)
 		return cli.Print(cmd, map[string]any{"cluster": name, "folder": folder, "identities": made, "next": next}, text)
 	}
 	return cmd

@@ -22,7 +22,7 @@ func serverCommands() []*cobra.Command {
 	return []*cobra.Command{
 		serveCommand(), doctorCommand(), downCommand(), tokenCommand(), trustCommand(), buildsCommand(), secretsCommand(),
 		clusterCommand(),
-		builderCommand(), savedCommand(),
+		builderCommand(), savedCommand(), signatureCommand(), programsCommand(),
 	}
 }
 

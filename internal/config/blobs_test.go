@@ -87,3 +87,27 @@ func TestBlobsWithoutKey(t *testing.T) {
 		t.Error("a key and a file of keys are taken")
 	}
 }
+
+// A command that uploads builds needs the place and the credentials, and no key.
+func TestBlobsOf(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		env  map[string]string
+		want string // in the error; empty: none
+	}{
+		{"nothing", nil, ""},
+		{"a folder", map[string]string{"CLOUD_SANDBOX_BLOBS": "file:///blobs"}, ""},
+		{"a bucket", map[string]string{"CLOUD_SANDBOX_BLOBS": "s3://bucket/prefix", "CLOUD_SANDBOX_S3_ACCESS_KEY": "a", "CLOUD_SANDBOX_S3_SECRET_KEY": "s"}, ""},
+		{"no credentials", map[string]string{"CLOUD_SANDBOX_BLOBS": "s3://bucket"}, "CLOUD_SANDBOX_S3_ACCESS_KEY"},
+		{"no place", map[string]string{"CLOUD_SANDBOX_BLOBS": "bucket"}, "CLOUD_SANDBOX_BLOBS: \"bucket\" is neither"},
+		{"other settings", map[string]string{"SNAPSHOT_DISK_MB": "x", "CLOUD_SANDBOX_BLOBS_KEY": "x"}, ""},
+	} {
+		got, err := BlobsOf(func(name string) string { return tt.env[name] })
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+		if err == nil && got.Wanted() != (tt.env["CLOUD_SANDBOX_BLOBS"] != "") {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -25,6 +26,27 @@ func DataFolder(flags map[string]string, getenv func(string) string) (string, er
 func Address(flags map[string]string, getenv func(string) string) (string, error) {
 	c, err := one(FlagAddr, flags, getenv)
 	return c.Addr, err
+}
+
+// blobsVariables say where copies are, without the keys that open them.
+var blobsVariables = []string{
+	"CLOUD_SANDBOX_BLOBS", "CLOUD_SANDBOX_S3_ENDPOINT", "CLOUD_SANDBOX_S3_REGION", "CLOUD_SANDBOX_S3_ACCESS_KEY", "CLOUD_SANDBOX_S3_SECRET_KEY", "CLOUD_SANDBOX_S3_CREDENTIALS_FILE",
+}
+
+// BlobsOf returns where copies and builds are kept, by the same rules as Load for a process
+// that opens no copies.
+func BlobsOf(getenv func(string) string) (Blobs, error) {
+	c := defaults(getenv)
+	for _, s := range settings {
+		value := getenv(s.env)
+		if value == "" || !slices.Contains(blobsVariables, s.env) {
+			continue
+		}
+		if err := s.apply(&c, value); err != nil {
+			return Blobs{}, fmt.Errorf("%s: %w", s.env, err)
+		}
+	}
+	return c.Blobs, c.Blobs.check(RoleSessionManager)
 }
 
 // checkDatabase returns an error unless address has the form of a PostgreSQL database's

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/semver"
 
@@ -82,15 +83,49 @@ func (e *earlierHosts) keepOnly(ctx context.Context, build string, owned []strin
 	return errors.Join(errs...)
 }
 
-// serve accepts the server's requests for sentry hosts of earlier builds that are
-// installed here, until ctx ends.
+// serve accepts the server's requests for sentry hosts of earlier builds that are here, or
+// that the server fetches, until ctx ends.
 func (e *earlierHosts) serve(ctx context.Context, beside *sync.WaitGroup) error {
 	left, _ := filepath.Glob(e.NeedSocket("*"))
 	for _, path := range left {
 		_ = os.Remove(path) // of removed builds; otherwise Listen fails with the reason
 	}
+	listening := map[string]<-chan struct{}{}
+	if err := e.listen(ctx, listening, beside); err != nil {
+		return err
+	}
+	beside.Go(func() { e.listenForFetched(ctx, listening, beside) })
+	beside.Go(func() { e.keepSigned(ctx, e.log) })
+	return nil
+}
+
+// lookEvery is how often the launcher looks for builds that the server has fetched.
+const lookEvery = 500 * time.Millisecond
+
+// listenForFetched listens for further builds as they appear, until ctx ends.
+func (e *earlierHosts) listenForFetched(ctx context.Context, listening map[string]<-chan struct{}, beside *sync.WaitGroup) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	failed := ""
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		err := e.listen(ctx, listening, beside)
+		if err != nil && err.Error() != failed {
+			e.log.Error("listening for the need of a fetched build failed; will retry", telemetry.KeyError, err)
+		}
+		failed = fmt.Sprint(err)
+	}
+}
+
+// listen accepts requests for the sentry hosts of the builds that are here and have no
+// listener yet. The channels are closed when their listeners end.
+func (e *earlierHosts) listen(ctx context.Context, listening map[string]<-chan struct{}, beside *sync.WaitGroup) error {
 	for _, build := range e.builds() {
-		if _, err := os.Stat(e.program(build)); build == e.own || err != nil {
+		if build == e.own || !e.unpacked(build) || isOpen(listening[build]) {
 			continue
 		}
 		const ours = 0o600
@@ -102,14 +137,32 @@ func (e *earlierHosts) serve(ctx context.Context, beside *sync.WaitGroup) error 
 			l.Close()
 			return fmt.Errorf("give a socket to the server: %w", err)
 		}
-		beside.Go(func() { e.whenNeeded(ctx, build, l) })
+		ended := make(chan struct{})
+		listening[build] = ended
+		beside.Go(func() {
+			defer close(ended)
+			e.whenNeeded(ctx, build, l)
+		})
 	}
 	return nil
 }
 
+// isOpen reports whether a channel exists and is not closed.
+func isOpen(c <-chan struct{}) bool {
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c:
+		return false
+	default:
+		return true
+	}
+}
+
 // program is the sentry, and sentry host, of a build.
-func (e *earlierHosts) program(build string) string {
-	return filepath.Join(e.Binaries(), build, payload.Sentry)
+func (l Layout) program(build string) string {
+	return filepath.Join(l.Binaries(), build, payload.Sentry)
 }
 
 // whenNeeded runs the sentry host of a build while a connection is open, one connection
@@ -133,7 +186,7 @@ func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.Unix
 		if err != nil {
 			e.log.Warn("ending the sentry host of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
 		}
-		if _, err := os.Stat(e.program(build)); err != nil {
+		if !e.unpacked(build) {
 			_ = os.Remove(e.NeedSocket(build)) // nothing needs the build any more
 			return
 		}
@@ -170,6 +223,9 @@ func (e *earlierHosts) allowed(ctx context.Context, build string) error {
 	if e.oldest == "" {
 		return nil
 	}
+	if err := e.trust(ctx, build); err != nil {
+		return err
+	}
 	version, err := e.gvisorOf(ctx, build)
 	if err != nil || semver.Compare(version, e.oldest) >= 0 {
 		return err
@@ -193,21 +249,26 @@ func (e *earlierHosts) retireUnneeded(ctx context.Context, build string) error {
 // Build is one build whose programs are in the data folder.
 type Build struct {
 	Name   string `json:"build"`
-	GVisor string `json:"gvisor"`  // its version
-	Host   bool   `json:"running"` // its sentry host
-	Boots  int    `json:"boots"`
+	GVisor string `json:"gvisor"` // its version; empty: unknown, because the build is refused
+	// Refused is the reason why the build is not started: the key of the cluster has not
+	// signed it. Empty: it is trusted.
+	Refused string `json:"refused,omitempty"`
+	Host    bool   `json:"running"` // its sentry host
+	Boots   int    `json:"boots"`
 }
 
 // Builds lists the installed builds, by name, whether a server runs or not.
 func (l Layout) Builds(ctx context.Context) ([]Build, error) {
 	var all []Build
 	for _, name := range l.builds() {
-		if _, err := os.Stat(filepath.Join(l.Binaries(), name, payload.Sentry)); err != nil {
+		if !l.unpacked(name) {
 			continue // only records are left
 		}
 		b := Build{Name: name}
-		var err error
-		if b.GVisor, err = l.gvisorOf(ctx, name); err != nil {
+		err := l.trust(ctx, name)
+		if err != nil {
+			b.Refused = err.Error()
+		} else if b.GVisor, err = l.gvisorOf(ctx, name); err != nil {
 			return nil, err
 		}
 		boots, err := bootsOf(ctx, l.HostSocket(name))
@@ -219,9 +280,9 @@ func (l Layout) Builds(ctx context.Context) ([]Build, error) {
 
 var versionLine = regexp.MustCompile(`(?m)^runsc version (\S+)$`)
 
-// gvisorOf returns a build's version of gVisor.
+// gvisorOf returns the version of gVisor of a trusted build.
 func (l Layout) gvisorOf(ctx context.Context, build string) (string, error) {
-	out, err := exec.CommandContext(ctx, filepath.Join(l.Binaries(), build, payload.Sentry), "--version").Output()
+	out, err := exec.CommandContext(ctx, l.program(build), "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("ask build %s which gVisor it has: %w", build, err)
 	}

@@ -175,18 +175,23 @@ func downHost(ctx context.Context, socket string) error {
 	}
 }
 
-// startHost starts the sentry host of a build, detached, with a folder of saved states,
-// and waits until it answers. A running one with that folder is reused. One with another
+// startHost starts the sentry host of a trusted build, detached, with a folder of saved
+// states, and waits until it answers. A running one with that folder is reused. One with another
 // folder is ended first, and its Boots live on.
 func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	socket := l.HostSocket(build)
-	if c, err := sentryhost.Dial(ctx, socket, sentryhost.Events{}); err == nil {
-		pid := c.Info.Pid
+	c, dialErr := sentryhost.Dial(ctx, socket, sentryhost.Events{})
+	if dialErr == nil {
 		c.Close()
-		if l.savedOf(pid) == saved {
+		if l.savedOf(c.Info.Pid) == saved {
 			return nil
 		}
-		if err := endProcess(ctx, pid, hostGrace); err != nil {
+	}
+	if err := l.trust(ctx, build); err != nil { // before anything is ended
+		return err
+	}
+	if dialErr == nil {
+		if err := endProcess(ctx, c.Info.Pid, hostGrace); err != nil {
 			return fmt.Errorf("end the sentry host of build %s: %w", build, err)
 		}
 	} else if err := l.endSilent(ctx, build); err != nil {

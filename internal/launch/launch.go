@@ -57,6 +57,9 @@ type Options struct {
 	// Saved reports whether any Snapshot needs the parts of a build, wherever its state
 	// is kept; nil: only states on this disk are checked.
 	Saved func(ctx context.Context, build string) (bool, error)
+	// Signature returns the signature of a build from the cluster's authority, for a node
+	// whose cluster has a key of builds; nil: only signatures in the data folder are used.
+	Signature func(ctx context.Context, build string) ([]byte, error)
 	// OldestGVisor is the oldest version of gVisor whose sentry host may be started for
 	// saved states; empty: any.
 	OldestGVisor string
@@ -66,7 +69,7 @@ type Options struct {
 // the server drained in time. The error of a failed start names `cloud-sandbox doctor`,
 // unless a check of the doctor has found the problem.
 func Run(ctx context.Context, o Options) (err error) {
-	layout := Layout{Root: o.Data}
+	layout := Layout{Root: o.Data, signature: o.Signature}
 	if err := layout.Doctor(o.Addr).Start(); err != nil {
 		return err
 	}
@@ -100,6 +103,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	unpacked, err := payload.Unpack(layout.Binaries())
 	if err != nil {
 		return err
+	}
+	if _, err := bootsOf(ctx, layout.HostSocket(unpacked.Build)); err != nil { // it will be started
+		if err := layout.trust(ctx, unpacked.Build); err != nil {
+			return err // before anything of an earlier build ends
+		}
 	}
 	earlier := &earlierHosts{Layout: layout, own: unpacked.Build, saved: o.Saved, oldest: o.OldestGVisor, log: o.Log}
 	running := earlier.takeUp(ctx)

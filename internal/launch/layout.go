@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -26,7 +27,11 @@ const (
 )
 
 // Layout is the data folder. Root owns all but Server and Volumes.
-type Layout struct{ Root string }
+type Layout struct {
+	Root string
+
+	signature func(ctx context.Context, build string) ([]byte, error) // Options.Signature
+}
 
 func (l Layout) path(parts ...string) string {
 	return filepath.Join(append([]string{l.Root}, parts...)...)

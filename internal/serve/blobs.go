@@ -13,6 +13,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/disk"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/s3"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/failpoint"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
@@ -22,11 +23,10 @@ import (
 // probeLimit bounds the first access to the blob store.
 const probeLimit = 10 * time.Second
 
-// openBlobs opens the store for copies of saved states, if configured. A missing bucket
-// or folder and refused credentials stop the start; a store that does not answer does
-// not, because it may be temporary.
-func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
-	c := &j.cfg.Blobs
+// OpenBlobs opens the store for copies of saved states and for builds, which must be
+// configured. A missing bucket or folder and refused credentials are errors; a store that
+// does not answer is none, because it may be temporary.
+func OpenBlobs(ctx context.Context, c *config.Blobs, log *slog.Logger) (sandbox.Blobs, error) {
 	if err := c.ReadKeys(); err != nil {
 		return nil, err
 	}
@@ -48,27 +48,24 @@ func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Denied):
 		return nil, fmt.Errorf("CLOUD_SANDBOX_BLOBS: %w", err)
 	default:
-		j.log.Warn("the store of copies does not answer; snapshots are copied later", telemetry.KeyError, err)
+		log.Warn("the store of copies does not answer; snapshots are copied later", telemetry.KeyError, err)
 	}
 	return blobs, nil
 }
 
 // openOffload wraps the engine with snapshot replication, if configured.
-func (j *joined) openOffload(ctx context.Context) error {
+func (j *joined) openOffload() error {
 	inner := failpoint.Saver(j.engine)
 	if j.points != nil {
 		inner = j.points.Engine(inner)
 	}
 	j.boots = inner
-	if !j.cfg.Blobs.Wanted() {
+	if j.blobs == nil {
 		return nil
 	}
-	blobs, err := j.openBlobs(ctx)
-	if err != nil {
-		return err
-	}
+	var err error
 	j.replicas, err = replication.Open(inner, replication.Config{
-		Dir: filepath.Join(j.layout.Server(), "offload"), Blobs: blobs, Keys: j.cfg.Blobs.Keys, DiskBytes: j.cfg.Blobs.DiskBytes,
+		Dir: filepath.Join(j.layout.Server(), "offload"), Blobs: j.blobs, Keys: j.cfg.Blobs.Keys, DiskBytes: j.cfg.Blobs.DiskBytes,
 		Owner: j.ownerOf, Records: j.records, Node: j.nodeName(), BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
 	})
 	if err != nil {
@@ -106,7 +103,7 @@ func (j *joined) openCollecting(ctx context.Context) (*collecting, error) {
 	if !j.cfg.Blobs.Wanted() {
 		return c, nil
 	}
-	blobs, err := j.openBlobs(ctx)
+	blobs, err := OpenBlobs(ctx, &j.cfg.Blobs, j.log)
 	if err != nil {
 		return nil, err
 	}

@@ -97,5 +97,8 @@ func start(cmd *cobra.Command, role string) error {
 	}
 	options.Builder = func(ctx context.Context) error { return StartBuilder(ctx, cfg) }
 	options.Saved = func(ctx context.Context, build string) (bool, error) { return Saved(ctx, cfg, build) }
+	if cfg.Cluster != "" {
+		options.Signature = func(ctx context.Context, build string) ([]byte, error) { return Signature(ctx, cfg, build) }
+	}
 	return launch.Run(cmd.Context(), options)
 }

@@ -31,7 +31,7 @@ func (r *role) openIdentity(parts *run.Parts) error {
 		}
 		r.cfg.NodeName = id.Name
 	}
-	r.self.Identity, r.revokedHosts = identity, identity.RevokedHosts
+	r.self.Identity, r.revokedHosts, r.buildKey = identity, identity.RevokedHosts, identity.BuildKey
 	r.log.Info("this role has a certificate of a cluster", "identity", id.String(), "expires", identity.Current().NotAfter())
 	parts.Start("identity", ended(identity.Run))
 	return nil

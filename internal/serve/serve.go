@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit/redis"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/builds"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sandboxca"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
@@ -134,13 +135,16 @@ type joined struct {
 	registry  *prometheus.Registry // of this process
 	// revokedHosts is cluster.Identity.RevokedHosts; nil: the process is in no cluster.
 	revokedHosts func() []byte
-	engine       *gvisor.Engine      // of a process that is a Node
-	boots        sandbox.Engine      // engine, or replicas around it
-	replicas     *replication.Engine // nil: saved states are kept on the host only
-	points       *failpoint.Points   // nil: off
-	hooks        *webhook.Sender     // nil: as store
-	acme         *acme.Certificates  // nil: no ACME
-	limiter      *redis.Limiter      // nil: rate limits of this process alone
+	// buildKey is cluster.Identity.BuildKey; nil: as revokedHosts.
+	buildKey func() []byte
+	blobs    sandbox.Blobs       // of a process that is a Node; nil: not configured
+	engine   *gvisor.Engine      // of a process that is a Node
+	boots    sandbox.Engine      // engine, or replicas around it
+	replicas *replication.Engine // nil: saved states are kept on the host only
+	points   *failpoint.Points   // nil: off
+	hooks    *webhook.Sender     // nil: as store
+	acme     *acme.Certificates  // nil: no ACME
+	limiter  *redis.Limiter      // nil: rate limits of this process alone
 }
 
 // open opens the dependencies of every process.
@@ -213,6 +217,15 @@ func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 	if err != nil {
 		return err
 	}
+	var earlier *builds.Store
+	if j.cfg.Blobs.Wanted() {
+		if j.blobs, err = OpenBlobs(ctx, &j.cfg.Blobs, j.log); err != nil {
+			return err
+		}
+		if j.buildKey != nil {
+			earlier = &builds.Store{Blobs: j.blobs}
+		}
+	}
 	if j.engine, err = gvisor.Open(ctx, gvisor.Config{
 		Socket: in.HostSocket, Log: j.log,
 		Earlier: gvisor.Earlier{
@@ -221,10 +234,11 @@ func (j *joined) openEngine(ctx context.Context, in launch.Inherited) error {
 		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy, Fenced: j.cfg.Role == config.RoleNode},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
 		CPU: j.cfg.CPU, Host: hostName(j.cfg), Spares: j.cfg.SpareSentries, Revoked: j.revokedHosts,
+		BuildKey: j.buildKey, Builds: earlier,
 	}); err != nil {
 		return fmt.Errorf("reach the engine: %w", err)
 	}
-	if err := j.openOffload(ctx); err != nil {
+	if err := j.openOffload(); err != nil {
 		return errors.Join(err, j.engine.Close())
 	}
 	return nil

@@ -162,15 +162,16 @@ func newCluster(t *testing.T, r *rig.Roles) string {
 		t.Fatal(err)
 	}
 	next := printed(t, said(t, rig.Command(r.Bin, "cluster", "init", "--dir", dir, "--name", "test", "--join", join, "--instance", "one")))
-	if len(next) != 2 {
+	if len(next) != 3 {
 		t.Fatalf("init prints %q", next)
 	}
+	said(t, printedCommand(r, next[0]))
 	log, err := r.OpenLog()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	serve := printedCommand(r, next[0])
+	serve := printedCommand(r, next[1])
 	serve.Stdout, serve.Stderr = log, log
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func newCluster(t *testing.T, r *rig.Roles) string {
 		}
 		return err == nil
 	})
-	token := printed(t, said(t, printedCommand(r, strings.Replace(next[1], "NODE", "node-1", 1))))
+	token := printed(t, said(t, printedCommand(r, strings.Replace(next[2], "NODE", "node-1", 1))))
 	joined := said(t, printedCommand(r, token[0], "--data", r.Data))
 	if start := printed(t, joined)[0]; !strings.Contains(start, "CLOUD_SANDBOX_CLUSTER="+r.Data+"/cluster/node ") || !strings.Contains(start, " node --addr ") {
 		t.Errorf("join prints %q", start)

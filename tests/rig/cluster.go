@@ -86,9 +86,12 @@ func NewCluster(t testing.TB, network *Network, env ...string) *Fleet {
 	t.Helper()
 	f := newFleet(t, network, clusterRoles, env)
 	ca := f.machines[FleetManager]
-	dir := filepath.Join(ca.Data, "authority")
+	dir := ca.authority()
 	join := net.JoinHostPort(ca.Net.IP.String(), joinPort)
 	ca.says(t, nil, "cluster", "init", "--dir", dir, "--name", "test", "--join", join, "--instance", "unused")
+	if !HasEarlier() { // which signs no builds
+		f.SignBuild(t)
+	}
 
 	log, err := ca.OpenLog()
 	if err != nil {
@@ -121,12 +124,39 @@ func NewCluster(t testing.TB, network *Network, env ...string) *Fleet {
 	return f
 }
 
+// authority is the folder of the cluster's CA, on the Machine that has it.
+func (m *Machine) authority() string { return filepath.Join(m.Data, "authority") }
+
+// SignBuild signs a build where the cluster's CA is, and uploads it if the Fleet has a blob
+// store. args say which build; none: the one under test.
+func (f *Fleet) SignBuild(t testing.TB, args ...string) {
+	t.Helper()
+	ca := f.machines[FleetManager]
+	ca.saysIn(t, f.env, nil, append([]string{"cluster", "sign-build", "--dir", ca.authority()}, args...)...)
+}
+
+// ReplaceBuildKey replaces the key that signs the cluster's builds, and returns the new one.
+func (f *Fleet) ReplaceBuildKey(t testing.TB) string {
+	t.Helper()
+	ca := f.machines[FleetManager]
+	var made struct{ Key string }
+	ca.saysIn(t, f.env, &made, "cluster", "build-key", "--dir", ca.authority(), "--replace")
+	return made.Key
+}
+
 // says runs a command of the program under test on the Machine, and decodes its JSON
 // output into reply, which may be nil.
 func (m *Machine) says(t testing.TB, reply any, args ...string) {
 	t.Helper()
+	m.saysIn(t, nil, reply, args...)
+}
+
+// saysIn is says with further environment variables.
+func (m *Machine) saysIn(t testing.TB, env []string, reply any, args ...string) {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd := Command(m.Bin, append(args, "--json")...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := m.Net.start(cmd)
 	if err == nil {

@@ -1,8 +1,10 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"math"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
@@ -33,6 +36,10 @@ type hosts struct {
 	boots  []string       // left by starts
 	fails  map[string]int // calls that fail without effect, by method
 	late   map[string]int // calls that fail after their effect, by method
+	lacks  bool           // the programs of the earlier build
+	taken  [][]byte       // programs that it took
+	loses  bool           // the programs that it took
+	keys   chan installation.BuildKey
 }
 
 var errFails = sandbox.Errorf(sandbox.Unavailable, "it fails this time")
@@ -104,6 +111,9 @@ func take(of map[string]int, method string) bool {
 }
 
 func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, error) {
+	if r.Method == sentryhost.MethodBuild {
+		return nil, nil, h.takeBuild(r)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if take(h.fails, r.Method) {
@@ -124,6 +134,15 @@ func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, er
 		reply = []string{}
 	case sentryhost.MethodHome:
 		reply = sentryhost.HomeReply{Build: earlierBuild}
+		if h.lacks {
+			reply = sentryhost.HomeReply{Lacks: earlierBuild}
+		}
+	case sentryhost.MethodBuildKey:
+		var key installation.BuildKey
+		if err := r.Decode(&key); err != nil {
+			return nil, nil, err
+		}
+		h.keys <- key
 	case sentryhost.MethodShareWithEarlier:
 		h.shared = append(h.shared, body.Name)
 	case sentryhost.MethodRevokeFromEarlier:
@@ -140,6 +159,32 @@ func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, er
 		return nil, nil, errFails
 	}
 	return reply, nil, nil
+}
+
+// takeBuild takes the programs of the earlier build, or refuses them before it reads any.
+func (h *hosts) takeBuild(r *fdrpc.Request) error {
+	pipe, err := r.TakeFile(0)
+	if err != nil {
+		return err
+	}
+	defer pipe.Close()
+	h.mu.Lock()
+	refuses := take(h.fails, r.Method)
+	h.mu.Unlock()
+	if refuses {
+		return errFails
+	}
+	content, err := io.ReadAll(pipe)
+	if err != nil {
+		return err
+	}
+	if !bytes.HasSuffix(content, []byte{sentryhost.ImportEnd}) {
+		return sandbox.Errorf(sandbox.Conflict, "the sender gave up")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken, h.lacks = append(h.taken, content), h.loses
+	return nil
 }
 
 // left waits until the earlier host is no longer needed, and returns the states and Boots

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/builds"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
@@ -47,7 +48,12 @@ type Config struct {
 	// Revoked returns the newest list of revoked sentry hosts of the cluster, as JSON that
 	// its authority signed. Nil, or an empty list: none is known.
 	Revoked func() []byte
-	Log     *slog.Logger
+	// BuildKey returns the newest statement of which key signs the cluster's builds, an
+	// installation.BuildKey as JSON. Nil, or an empty text: none is known.
+	BuildKey func() []byte
+	// Builds has the programs of earlier builds; nil: only those on this host can be used.
+	Builds *builds.Store
+	Log    *slog.Logger
 }
 
 const (
@@ -60,6 +66,8 @@ const (
 	reachTime = 30 * time.Second
 	// undoTimeout bounds an attempt to undo a failed start.
 	undoTimeout = 15 * time.Second
+	// noticed bounds the time in which the launcher notices a build that was fetched.
+	noticed = 5 * time.Second
 	// firstPause and mostPause bound the pause between attempts.
 	firstPause, mostPause = 50 * time.Millisecond, 2 * time.Second
 )
@@ -79,9 +87,10 @@ type Engine struct {
 	gone    map[string]departed // Boots that ended lately
 	closed  bool
 	fenceAt *time.Duration // of the last FenceAt; nil: none
-	beside  sync.WaitGroup // goroutines that watch earlier hosts or retry an undo
+	beside  sync.WaitGroup // goroutines that watch earlier hosts, pass on the key of builds, or retry an undo
 
-	closing chan struct{} // closed with the engine
+	closing  chan struct{} // closed with the engine
+	fetching chan struct{} // holds one while a build is fetched
 }
 
 // cable identifies a shard: by number, and the sentry host that started it.
@@ -128,7 +137,7 @@ type shard struct {
 // Open connects to the running sentry hosts and adopts every Boot. Boots whose link is
 // lost for good are ended.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}, closing: make(chan struct{})}
+	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}, closing: make(chan struct{}), fetching: make(chan struct{}, 1)}
 	e.own = e.newHost("", cfg.Socket)
 	if err := e.limitCPU(ctx); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -147,6 +156,9 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	for _, h := range hosts { // the adopted Boots hold them
 		e.release(h)
+	}
+	if cfg.BuildKey != nil {
+		e.beside.Go(e.passBuildKeys)
 	}
 	return e, nil
 }

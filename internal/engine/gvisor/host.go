@@ -150,7 +150,7 @@ func (h *host) sayNeeded(ctx context.Context) error {
 	if said {
 		return nil
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", h.engine.cfg.Earlier.Need(h.build))
+	conn, err := h.dialNeed(ctx)
 	if errors.Is(err, os.ErrNotExist) {
 		return sandbox.Errorf(sandbox.Conflict, "build %s of Cloud Sandbox is not here any more", h.build).WithCause(err)
 	}
@@ -178,6 +178,22 @@ func (h *host) sayNeeded(ctx context.Context) error {
 		return conn.Close()
 	}
 	return nil
+}
+
+// dialNeed connects to the launcher's socket for the build. The launcher may take a moment
+// to notice a build that was fetched just now.
+func (h *host) dialNeed(ctx context.Context) (net.Conn, error) {
+	for late := time.Now().Add(noticed); ; {
+		conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", h.engine.cfg.Earlier.Need(h.build))
+		if !errors.Is(err, os.ErrNotExist) || time.Now().After(late) {
+			return conn, err
+		}
+		select {
+		case <-time.After(firstPause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // close releases the sentry host, for good.
@@ -382,15 +398,12 @@ func (e *Engine) hostFor(ctx context.Context, from string) (h *host, revoke func
 	if err != nil {
 		return nil, nil, err
 	}
-	home, err := own.Home(ctx, from)
-	if err == nil {
-		err = e.admitCPU(own, home.CPU)
-	}
+	home, err := e.homeOf(ctx, own, from)
 	if err != nil || home.Build == "" {
 		return e.own, nothing, err
 	}
-	if oldest := e.cfg.Earlier.OldestGVisor; oldest != "" && semver.Compare(home.Engine, oldest) < 0 {
-		return nil, nil, sandbox.Errorf(sandbox.Conflict, "the saved state %s holds memory of gVisor %.80s, and this server starts nothing with one older than %s: start from a state of files alone", from, home.Engine, oldest)
+	if err := e.admitGVisor(from, home); err != nil {
+		return nil, nil, err
 	}
 	if h, err = e.hold(home.Build); err != nil {
 		return nil, nil, err
@@ -400,6 +413,40 @@ func (e *Engine) hostFor(ctx context.Context, from string) (h *host, revoke func
 		return nil, nil, err
 	}
 	return h, revoke, nil
+}
+
+// homeOf returns the build that starts from a saved state, after it has fetched its programs
+// if they are not here.
+func (e *Engine) homeOf(ctx context.Context, own *sentryhost.Client, from string) (sentryhost.HomeReply, error) {
+	home, err := own.Home(ctx, from)
+	if err == nil {
+		err = e.admitCPU(own, home.CPU)
+	}
+	if err != nil || home.Lacks == "" {
+		return home, err
+	}
+	if err := e.admitGVisor(from, home); err != nil {
+		return home, err
+	}
+	if e.cfg.Builds == nil {
+		return home, sandbox.Errorf(sandbox.Conflict, "the saved state %s holds memory of build %.80s of Cloud Sandbox, with gVisor %.80s, and that build is not here: start from it where that build is, or from a state of files alone", from, home.Lacks, home.Engine)
+	}
+	if err := e.fetchBuild(ctx, home.Lacks); err != nil {
+		return home, err
+	}
+	lacked := home.Lacks
+	if home, err = own.Home(ctx, from); err == nil && home.Lacks != "" {
+		err = sandbox.Errorf(sandbox.Unavailable, "build %.80s of Cloud Sandbox, which the saved state %s needs, was fetched and is not here any more: try again", lacked, from)
+	}
+	return home, err
+}
+
+// admitGVisor returns Conflict if the operator forbids starts with the gVisor of a state.
+func (e *Engine) admitGVisor(from string, home sentryhost.HomeReply) error {
+	if oldest := e.cfg.Earlier.OldestGVisor; oldest != "" && semver.Compare(home.Engine, oldest) < 0 {
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s holds memory of gVisor %.80s, and this server starts nothing with one older than %s: start from a state of files alone", from, home.Engine, oldest)
+	}
+	return nil
 }
 
 // share has our sentry host put a state where the earlier build's finds it, until the last

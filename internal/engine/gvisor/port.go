@@ -134,6 +134,10 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 			return sandbox.Saved{}, notExported(errors.New("its sizes are wrong"))
 		}
 	}
+	req := sentryhost.ImportRequest{Name: name, Proof: proof, Revoked: e.revoked()}
+	if err := e.bringBuild(ctx, host, req, m); err != nil {
+		return sandbox.Saved{}, err
+	}
 	out, pipe, err := os.Pipe()
 	if err != nil {
 		return sandbox.Saved{}, fmt.Errorf("import: %w", err)
@@ -144,7 +148,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		saved, err := host.Import(ctx, sentryhost.ImportRequest{Name: name, Proof: proof, Revoked: e.revoked()}, out)
+		saved, err := host.Import(ctx, req, out)
 		out.Close()
 		answered <- answer{saved, err}
 	}()

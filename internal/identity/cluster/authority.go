@@ -69,8 +69,8 @@ type Bundle struct {
 	Folder string
 }
 
-// Create makes the CA of a cluster in a folder, and identities for the first instance of
-// each role but nodes. Their folders belong to uid. join is the address where joins will
+// Create makes the CA of a cluster in a folder, a key that signs builds, and identities for
+// the first instance of each role but nodes. Their folders belong to uid. join is the address where joins will
 // be answered.
 func Create(dir, name, join, instance string, uid int) (*Authority, []Bundle, error) {
 	if err := errors.Join(CheckName(name), CheckName(instance), CheckAddress(join)); err != nil {
@@ -94,6 +94,9 @@ func Create(dir, name, join, instance string, uid int) (*Authority, []Bundle, er
 		return nil, nil, err
 	}
 	a, err := OpenAuthority(dir)
+	if err == nil {
+		_, err = a.ReplaceBuildKey()
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -156,6 +156,8 @@ type issued struct {
 	CRL         []byte `json:"crl"`         // PEM
 	// Host certifies the sentry host of a node that joined; nil: not asked for.
 	Host *installation.Membership `json:"sentry_host,omitempty"`
+	// BuildKey states which key signs builds, for a node that joined; nil: none does.
+	BuildKey *installation.BuildKey `json:"build_key,omitempty"`
 }
 
 // writeFolder makes the folder of a new identity, which only uid may enter.

@@ -134,36 +134,46 @@ func (a *Authority) RevokedHosts() ([]byte, error) {
 	return a.certifiesHosts().Revoke(keys)
 }
 
-// fetchRevokedHosts replaces the list of revoked sentry hosts by the authority's.
-func (i *Identity) fetchRevokedHosts(ctx context.Context) error {
+// revokedHostsNotice is the list of revoked sentry hosts, as nodes keep it. An earlier version
+// of the authority, which certifies no sentry hosts, does not serve it.
+var revokedHostsNotice = notice{path: revokedHostsPath, file: revokedHostsFile, what: "the list of revoked sentry hosts"}
+
+// A notice of the authority is kept by the nodes, in a file of their identity's folder.
+type notice struct{ path, file, what string }
+
+// follow replaces a kept notice by the authority's.
+func (i *Identity) follow(ctx context.Context, n notice) error {
 	p := i.Current()
 	if p.renewAt == "" || p.ID.Role != Node {
 		return nil
 	}
-	list, err := ask(ctx, p.renewAt, http.MethodGet, revokedHostsPath, p.authorityConfig(), nil)
+	raw, err := ask(ctx, p.renewAt, http.MethodGet, n.path, p.authorityConfig(), nil)
 	if errors.Is(err, errNotServed) {
-		return nil // an earlier version, which certifies no sentry hosts
+		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the list of revoked sentry hosts: %w", err)
+		return fmt.Errorf("%s: %w", n.what, err)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if bytes.Equal(list, i.RevokedHosts()) {
+	if bytes.Equal(raw, i.noticed(n)) {
 		return nil
 	}
-	return durable.Write(filepath.Join(i.dir, revokedHostsFile), list, 0o644)
+	return durable.Write(filepath.Join(i.dir, n.file), raw, 0o644)
+}
+
+// noticed returns a kept notice; nil: none was fetched yet.
+func (i *Identity) noticed(n notice) []byte {
+	raw, err := readBounded(filepath.Join(i.dir, n.file))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		i.log.Warn("reading "+n.what+" failed", telemetry.KeyError, err.Error())
+	}
+	return raw
 }
 
 // RevokedHosts returns the last list of revoked sentry hosts, signed by the authority, as
 // JSON; nil: none was fetched yet.
-func (i *Identity) RevokedHosts() []byte {
-	list, err := readBounded(filepath.Join(i.dir, revokedHostsFile))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		i.log.Warn("reading the list of revoked sentry hosts failed", telemetry.KeyError, err.Error())
-	}
-	return list
-}
+func (i *Identity) RevokedHosts() []byte { return i.noticed(revokedHostsNotice) }
 
 // Joined is the result of a Join.
 type Joined struct {
@@ -172,13 +182,18 @@ type Joined struct {
 	Hosts bool
 }
 
-// enlist keeps the certificate of the sentry host.
-func enlist(own *installation.Keys, m *installation.Membership) (Joined, error) {
-	if own == nil || m == nil {
+// enlist keeps the certificate of the sentry host, and the key of builds.
+func enlist(own *installation.Keys, of issued) (Joined, error) {
+	if own == nil || of.Host == nil {
 		return Joined{}, nil
 	}
-	if err := own.Enlist(*m); err != nil {
+	if err := own.Enlist(*of.Host); err != nil {
 		return Joined{}, err
+	}
+	if of.BuildKey != nil {
+		if err := own.UpdateBuildKey(*of.BuildKey); err != nil {
+			return Joined{}, err
+		}
 	}
 	return Joined{Hosts: true}, nil
 }

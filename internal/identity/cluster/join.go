@@ -28,6 +28,10 @@ const (
 	crlPath   = "/v1/crl"
 	// revokedHostsPath is the list of revoked sentry hosts.
 	revokedHostsPath = "/v1/revoked-hosts"
+	// buildKeyPath is the statement of the key of builds, and buildsPath, with the name of a
+	// build, its signature.
+	buildKeyPath = "/v1/build-key"
+	buildsPath   = "/v1/builds/"
 )
 
 const (
@@ -103,6 +107,8 @@ func (j *Joins) Run(ctx context.Context, ln net.Listener) error {
 	mux.HandleFunc("POST "+renewPath, j.answer(j.renew))
 	mux.HandleFunc("GET "+crlPath, j.crl)
 	mux.HandleFunc("GET "+revokedHostsPath, j.revokedHosts)
+	mux.HandleFunc("GET "+buildKeyPath, j.buildKey)
+	mux.HandleFunc("GET "+buildsPath+"{build}", j.signedBuild)
 	srv := &http.Server{
 		Handler: mux, ReadTimeout: callLimit, WriteTimeout: callLimit, IdleTimeout: 2 * callLimit, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(j.log.Handler(), slog.LevelDebug),
@@ -142,20 +148,32 @@ func (j *Joins) answer(do func(*http.Request, joinRequest) (ID, issued, error)) 
 		if err == nil {
 			id, of, err = do(r, req)
 		}
-		w.Header().Set("Content-Type", "application/json")
 		if err != nil {
 			j.log.Warn("a request for a certificate was refused", "from", r.RemoteAddr, "path", r.URL.Path, "identity", id.Short(), telemetry.KeyError, err.Error())
 			text := "the authority failed; its log has the reason"
 			if told := (refused{}); errors.As(err, &told) {
 				text = told.Error()
 			}
-			w.WriteHeader(http.StatusForbidden)
-			_ = json.NewEncoder(w).Encode(refusalBody{Error: text}) // the client may be gone
+			refuse(w, text)
 			return
 		}
 		j.log.Info("issued a certificate", "from", r.RemoteAddr, "path", r.URL.Path, "identity", id.Short())
+		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(of) // the client may be gone
 	}
+}
+
+// refuse answers with an error whose text the other end may read.
+func refuse(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusForbidden)
+	_ = json.NewEncoder(w).Encode(refusalBody{Error: text}) // the client may be gone
+}
+
+// fail answers with an error that only the log has.
+func (j *Joins) fail(w http.ResponseWriter, what string, err error) {
+	j.log.Error(what, telemetry.KeyError, err.Error())
+	w.WriteHeader(http.StatusInternalServerError)
 }
 
 // join issues a certificate for a token. The request is read only when the token is good.
@@ -171,15 +189,19 @@ func (j *Joins) join(_ *http.Request, req joinRequest) (ID, issued, error) {
 		return id, issued{}, refused{fmt.Errorf("the request for a certificate: %w", err)}
 	}
 	var host *installation.Membership
+	var buildKey *installation.BuildKey
 	if req.Host != nil && id.Role == Node {
 		m, err := j.authority.certifyHost(id.Name, *req.Host, req.CSR)
 		if err != nil {
 			return id, issued{}, err
 		}
 		host = &m
+		if buildKey, err = j.authority.BuildKey(); err != nil {
+			return id, issued{}, err
+		}
 	}
 	of, err := j.authority.issue(id, public, j.life)
-	of.Host = host
+	of.Host, of.BuildKey = host, buildKey
 	return id, of, err
 }
 
@@ -222,8 +244,7 @@ func (j *Joins) renew(r *http.Request, req joinRequest) (ID, issued, error) {
 func (j *Joins) crl(w http.ResponseWriter, _ *http.Request) {
 	crl, err := j.authority.CRL()
 	if err != nil {
-		j.log.Error("making the list of revoked certificates failed", telemetry.KeyError, err.Error())
-		w.WriteHeader(http.StatusInternalServerError)
+		j.fail(w, "making the list of revoked certificates failed", err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/pkix-crl")
@@ -233,8 +254,7 @@ func (j *Joins) crl(w http.ResponseWriter, _ *http.Request) {
 func (j *Joins) revokedHosts(w http.ResponseWriter, _ *http.Request) {
 	list, err := j.authority.RevokedHosts()
 	if err != nil {
-		j.log.Error("making the list of revoked sentry hosts failed", telemetry.KeyError, err.Error())
-		w.WriteHeader(http.StatusInternalServerError)
+		j.fail(w, "making the list of revoked sentry hosts failed", err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -342,7 +362,7 @@ func Join(ctx context.Context, t JoinToken, dir string, uid int, own *installati
 	if err := checkIssued(of, text, t.ID(), authority); err != nil {
 		return Joined{}, err
 	}
-	joined, err := enlist(own, of.Host)
+	joined, err := enlist(own, of)
 	if err != nil {
 		return Joined{}, err
 	}

@@ -72,13 +72,16 @@ func (k *keeper) readCRL(ctx context.Context, now time.Time) {
 	k.crlAt = now
 	changed, err := k.fetchCRL(ctx)
 	if err == nil {
-		err = k.fetchRevokedHosts(ctx)
+		err = k.follow(ctx, revokedHostsNotice)
+	}
+	if err == nil {
+		err = k.follow(ctx, buildKeyNotice)
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil && !k.away {
-		k.log.Warn("reading the lists of revoked keys failed; the last ones stay in use", telemetry.KeyError, err.Error())
+		k.log.Warn("reading the lists of revoked keys and the key of builds failed; the last ones stay in use", telemetry.KeyError, err.Error())
 	}
 	k.away = err != nil
 	if changed {

@@ -82,7 +82,7 @@ func (k *Keys) Revoke(keys []Key) ([]byte, error) {
 }
 
 // Enlist keeps m, in which the authority of a cluster certifies our own Key. It replaces
-// the Membership of another cluster. Revoked Keys stay revoked.
+// the Membership of another cluster, and drops its BuildKey. Revoked Keys stay revoked.
 func (k *Keys) Enlist(m Membership) error {
 	own, err := k.Own()
 	if err != nil {
@@ -93,7 +93,10 @@ func (k *Keys) Enlist(m Membership) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.replace(membershipFile, m)
+	if err := k.replace(membershipFile, m); err != nil {
+		return err
+	}
+	return k.dropBuildKey(&m)
 }
 
 // replace writes v as a file. k.mu is held.

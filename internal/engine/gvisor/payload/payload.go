@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -25,6 +26,9 @@ const (
 
 // names in the order of hashing.
 var names = []string{Sentry, Link, GuestImage}
+
+// Names returns the names of the parts, in the order in which a build is named after them.
+func Names() []string { return slices.Clone(names) }
 
 // Unpacked is the folder of one build's parts, as files that never change.
 type Unpacked struct {

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 )
 
@@ -153,6 +154,24 @@ func (c *Client) Export(ctx context.Context, r ExportRequest) (p Proof, files []
 func (c *Client) Import(ctx context.Context, r ImportRequest, pipe *os.File) (s sandbox.Saved, err error) {
 	err = c.call(ctx, MethodImport, r, &s, pipe)
 	return s, err
+}
+
+// Admit checks whether a state would be imported, before its files are sent.
+func (c *Client) Admit(ctx context.Context, r ImportRequest) (a AdmitReply, err error) {
+	err = c.call(ctx, MethodAdmit, r, &a)
+	return a, err
+}
+
+// BringBuild makes the programs of an earlier build available from the bytes of a pipe. The
+// file is the pipe's reading end and stays the caller's. A build that is here already needs
+// no bytes.
+func (c *Client) BringBuild(ctx context.Context, r BuildRequest, pipe *os.File) error {
+	return c.call(ctx, MethodBuild, r, nil, pipe)
+}
+
+// SetBuildKey says which key signs the builds of the cluster.
+func (c *Client) SetBuildKey(ctx context.Context, b installation.BuildKey) error {
+	return c.call(ctx, MethodBuildKey, b, nil)
 }
 
 // Share assigns a saved state to a group.

@@ -42,6 +42,9 @@ const (
 	MethodSaved             = "saved"   // -> []string: the names of saved states
 	MethodExport            = "export"  // ExportRequest -> Proof and the files of the state, open for reading
 	MethodImport            = "import"  // ImportRequest and a pipe -> sandbox.Saved; ends with the pipe
+	MethodAdmit             = "admit"   // ImportRequest -> AdmitReply: whether the state would be imported
+	MethodBuild             = "build"   // BuildRequest and a pipe with the build's programs; ends with the pipe
+	MethodBuildKey          = "signer"  // installation.BuildKey: which key signs builds
 	MethodShare             = "share"   // ShareRequest
 	MethodCache             = "cache"   // CacheRequest
 	MethodHome              = "home"    // SavedRequest -> HomeReply: which build's sentry host starts from a state
@@ -162,6 +165,21 @@ type ImportRequest struct {
 // ImportEnd is the last byte of the pipe; it means that the sender succeeded.
 const ImportEnd = '.'
 
+// AdmitReply says what an import still needs.
+type AdmitReply struct {
+	// Lacks is the build whose programs the state needs and which is not here, or not with
+	// a good signature; empty: none.
+	Lacks string `json:"lacks,omitempty"`
+}
+
+// BuildRequest brings the programs of an earlier build. The pipe carries them, one after
+// the other, then ImportEnd.
+type BuildRequest struct {
+	Build string `json:"build"`
+	// Signed is a builds.Signed as JSON.
+	Signed []byte `json:"signed"`
+}
+
 // ShareRequest lets a saved state share equal data on the disk with other states of its
 // group.
 type ShareRequest struct {
@@ -186,6 +204,8 @@ type HomeReply struct {
 	Engine string `json:"engine_version"` // gVisor's, of the state
 	// CPU are the features that the state needs; empty: not known, or none.
 	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
+	// Lacks is as in AdmitReply. Nothing can start from the state before the build is here.
+	Lacks string `json:"lacks,omitempty"`
 }
 
 // EarlierRequest names a saved state and an earlier build, whose sentry host has its own

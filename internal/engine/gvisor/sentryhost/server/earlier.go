@@ -27,6 +27,9 @@ func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
 		return r, err
 	}
 	r.Engine, r.CPU = m.Engine, m.CPU
+	if r.Lacks = h.lacks(m); r.Lacks != "" {
+		return r, nil
+	}
 	r.Build, err = h.homeOf(m)
 	return r, err
 }
@@ -60,11 +63,11 @@ func (h *Host) hasPart(m *sentryhost.Manifest, part string) error {
 	if m.Build == h.cfg.Build {
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(h.cfg.SidecarDir), filepath.Base(m.Build), part)); err != nil {
+	if _, err := os.Stat(filepath.Join(h.buildDir(m.Build), part)); err != nil {
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s holds memory of build %.80s of Cloud Sandbox, with gVisor %.80s, and the %s of that build is not here: start from it where that build is, or from a state of files alone",
 			m.Name, m.Build, m.Engine, part).WithCause(err)
 	}
-	return nil
+	return h.trustBuild(m.Build)
 }
 
 // earlierDir is the folder of a state in an earlier build's folder of saved states.

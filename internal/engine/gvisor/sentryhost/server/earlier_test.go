@@ -45,7 +45,10 @@ func TestHome(t *testing.T) {
 	must(t, os.Mkdir(here(""), 0o700))
 	memory := stateAs(t, h, ofEarlier)
 	for _, part := range []string{payload.Sentry, "guest.erofs"} {
-		_, err := h.home(memory.Name)
+		if got, err := h.home(memory.Name); err != nil || got.Lacks != earlierBuild || got.Engine != earlierEngine {
+			t.Errorf("without its %s: %+v, %v", part, got, err)
+		}
+		_, err := h.homeOf(memory)
 		if !errors.Is(err, sandbox.Conflict) || !strings.Contains(err.Error(), earlierBuild) || !strings.Contains(err.Error(), part) {
 			t.Errorf("without its %s: %v", part, err)
 		}
@@ -65,7 +68,7 @@ func TestHome(t *testing.T) {
 	} {
 		m := stateAs(t, h, tt.change)
 		got, err := h.home(m.Name)
-		if got.Build != tt.build || !errors.Is(err, tt.want) || err == nil && got.Engine != m.Engine {
+		if got.Build != tt.build || got.Lacks != "" || !errors.Is(err, tt.want) || err == nil && got.Engine != m.Engine {
 			t.Errorf("%s: %+v, %v", what, got, err)
 		}
 		if err == nil && got.Build != "" && !errors.Is(h.fits(m, sentryhost.StartRequest{Image: m.Image, Shape: m.Shape}), sandbox.Conflict) {

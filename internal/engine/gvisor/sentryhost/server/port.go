@@ -165,6 +165,19 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 // believe returns the manifest of a state, under its new name. The state must be signed
 // by a trusted installation and startable here.
 func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error) {
+	m, err := h.signed(r)
+	if err != nil {
+		return nil, err
+	}
+	build, err := h.homeOf(m)
+	if err == nil && build == "" {
+		err = h.canStart(m)
+	}
+	return m, err // so that a later start does not fail
+}
+
+// signed is believe for a state that perhaps cannot be started here.
+func (h *Host) signed(r sentryhost.ImportRequest) (*sentryhost.Manifest, error) {
 	key, err := installation.ParseKey(r.Proof.Key)
 	if err != nil || !key.Verify(r.Proof.Statement(), r.Proof.Signature) {
 		return nil, notExported(errors.Join(err, errors.New("its signature is wrong")))
@@ -186,11 +199,7 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 	if m.Memory && (m.Build != filepath.Base(m.Build) || m.Build == ".") {
 		return nil, notExported(fmt.Errorf("it names the build %.80q", m.Build))
 	}
-	build, err := h.homeOf(m)
-	if err == nil && build == "" {
-		err = h.canStart(m)
-	}
-	return m, err // so that a later start does not fail
+	return m, nil
 }
 
 // trusts returns Denied unless the states that key signed are taken.

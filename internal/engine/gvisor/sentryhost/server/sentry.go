@@ -273,7 +273,7 @@ func (h *Host) guestImageOf(build string) string {
 	if build == h.cfg.Build {
 		return h.cfg.GuestImage
 	}
-	return filepath.Join(filepath.Dir(h.cfg.SidecarDir), filepath.Base(build), filepath.Base(h.cfg.GuestImage))
+	return filepath.Join(h.buildDir(build), filepath.Base(h.cfg.GuestImage))
 }
 
 func writeSpec(bundle string, spec *specs.Spec) error {

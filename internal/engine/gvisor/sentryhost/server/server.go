@@ -73,15 +73,16 @@ type Host struct {
 	boots    map[string]*boot
 	shards   map[int]*shard
 	watchers map[*fdrpc.Peer]struct{}
-	cache    *sentryhost.CacheRequest // nil: not set yet
-	opened   map[string]int           // starts in progress from a saved state, by its name
-	proofs   map[string]*proof        // of saved states, by their names
-	dirty    bool                     // chunks of saved states may exist that no state lists
-	spares   []*boot                  // sentries that wait for a Boot
-	wanted   []kind                   // the kinds of the last starts, to make spares for
-	starting int                      // starts in progress
-	ending   bool                     // no spare may wait any more
-	borrowed int64                    // bytes of the host's memory that saves and loads in progress may allocate
+	cache    *sentryhost.CacheRequest    // nil: not set yet
+	opened   map[string]int              // starts in progress from a saved state, by its name
+	proofs   map[string]*proof           // of saved states, by their names
+	dirty    bool                        // chunks of saved states may exist that no state lists
+	spares   []*boot                     // sentries that wait for a Boot
+	wanted   []kind                      // the kinds of the last starts, to make spares for
+	starting int                         // starts in progress
+	ending   bool                        // no spare may wait any more
+	trusted  map[string]installation.Key // the key with which other builds were verified, by their names
+	borrowed int64                       // bytes of the host's memory that saves and loads in progress may allocate
 
 	refillSoon chan struct{} // holds one when spares are to be inspected
 	sparing    sync.Mutex    // held during the inspection; taken before mu
@@ -106,7 +107,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		cfg: cfg, conf: conf, groups: groups, log: log, cpu: hostCPU(),
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
-		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true,
+		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true, trusted: map[string]installation.Key{},
 		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
 		lookLimit: lookLimit, recoverLimit: recoverLimit,
 	}
@@ -119,6 +120,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	}
 	h.removeDrafts()
 	h.removeIncoming()
+	h.removeUnfinishedBuilds()
 	h.adopt()
 	return h, nil
 }
@@ -274,6 +276,9 @@ var methods = map[string]method{
 	sentryhost.MethodRevokeFromEarlier: withBody(func(c call, b sentryhost.EarlierRequest) reply { return done(c.host.revokeFromEarlier(b)) }),
 	sentryhost.MethodImportFromEarlier: withBody(func(c call, b sentryhost.EarlierRequest) reply { return answers(c.host.importFromEarlier(b)) }),
 	sentryhost.MethodImport:            withBody(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
+	sentryhost.MethodAdmit:             withBody(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.admit(b)) }),
+	sentryhost.MethodBuild:             withBody(func(c call, b sentryhost.BuildRequest) reply { return done(c.host.takeBuild(c.ctx, b, c.r)) }),
+	sentryhost.MethodBuildKey:          withBody(func(c call, b installation.BuildKey) reply { return done(c.host.setBuildKey(b)) }),
 	sentryhost.MethodExport: withBody(func(c call, b sentryhost.ExportRequest) reply {
 		value, files, err := c.host.export(c.ctx, b)
 		return reply{value, files, err}
