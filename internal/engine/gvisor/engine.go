@@ -217,7 +217,7 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
 	if err != nil {
 		return sandbox.Features{}, err
 	}
-	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion, CPU: host.Info.CPU, GuestCPU: cmp.Or(e.cpu, host.Info.CPU)}, nil
+	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion, CPU: host.Info.CPU, GuestCPU: sentryhost.NeededCPU(cmp.Or(e.cpu, host.Info.CPU))}, nil
 }
 
 // List returns the running Boots.

@@ -80,7 +80,7 @@ type HelloReply struct {
 	Build   string `json:"build"`          // hash of the sentry binary
 	Cgroup  string `json:"cgroup"`         // "v1" or "v2"
 	Pid     int    `json:"pid"`
-	// CPU are the features of this host that gVisor compares.
+	// CPU are the features of this host that matter to saved states.
 	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 	// HideableCPU are the features that a sentry can hide from its Boot; empty: none,
 	// because this host does not trap the instruction CPUID.
@@ -284,8 +284,8 @@ type Manifest struct {
 	// Held are the processes that stay stopped after a restore until they get SIGCONT,
 	// children before their parents.
 	Held []int32 `json:"held,omitempty"`
-	// CPU are the features that the saved processes saw. gVisor restores memory only on a
-	// host with all of them. Empty: not recorded, or the state has files alone.
+	// CPU are the features that the saved processes may use. They continue only on a host
+	// with all of them. Empty: not recorded, or the state has files alone.
 	CPU     sandbox.CPUFeatures `json:"cpu,omitempty"`
 	Files   []SavedFile         `json:"files"`
 	SavedAt time.Time           `json:"saved_at"` // when the Boot stopped running

@@ -86,7 +86,7 @@ type record struct {
 	// GuestBuild names the build of the Guest inside; empty: the build of the sentry host
 	// that started it.
 	GuestBuild string `json:"guest_build,omitempty"`
-	// CPU are the features that its processes see; empty: not known.
+	// CPU are the features that a state of it needs; empty: not known.
 	CPU sandbox.CPUFeatures `json:"cpu,omitempty"`
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it was frozen
@@ -166,7 +166,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b.link = hostEnd
 	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
 	b.record.Restored, b.record.Layer, b.record.Held, b.record.GuestBuild = from.memory(), from.inPlace(), from.Held, from.guestBuild(h)
-	b.record.CPU = from.guestCPU(cmp.Or(r.CPU, h.cpu))
+	b.record.CPU = h.guestCPU(from, sentryhost.NeededCPU(cmp.Or(r.CPU, h.cpu)))
 	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
 		image.Close()
@@ -254,15 +254,6 @@ func (o *origin) guestBuild(h *Host) string {
 		return o.Build
 	}
 	return h.cfg.Build
-}
-
-// guestCPU returns the CPU features that the processes of the Boot see. Restored processes
-// keep the features with which they began; shown are the features of a new sentry.
-func (o *origin) guestCPU(shown sandbox.CPUFeatures) sandbox.CPUFeatures {
-	if o.memory() {
-		return o.CPU
-	}
-	return shown
 }
 
 func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {

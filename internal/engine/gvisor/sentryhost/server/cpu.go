@@ -9,7 +9,7 @@ import (
 )
 
 // hostCPU returns all CPU features of this host that gVisor compares when it restores
-// memory. Some are of use only to a kernel.
+// memory, and the names of archCPU. Some features are of use only to a kernel.
 func hostCPU() sandbox.CPUFeatures {
 	cpuid.Initialize()
 	host := cpuid.HostFeatureSet()
@@ -33,6 +33,20 @@ func hideableCPU() sandbox.CPUFeatures {
 		names = append(names, f.String())
 	}
 	return sandbox.NewCPUFeatures(names...)
+}
+
+// guestCPU returns the CPU features that a state of a Boot will need, where a Boot without
+// saved memory would need fresh. Restored processes keep the features with which they
+// began. So do the programs that they start, if the sentry answers CPUID; otherwise these
+// use the features of this host too.
+func (h *Host) guestCPU(from *origin, fresh sandbox.CPUFeatures) sandbox.CPUFeatures {
+	switch {
+	case !from.memory():
+		return fresh
+	case from.CPU == "" || h.hideable != "":
+		return from.CPU
+	}
+	return sandbox.NewCPUFeatures(append(from.CPU.Names(), fresh.Names()...)...)
 }
 
 // annotationOf returns features in the form of gVisor's annotation.

@@ -215,8 +215,8 @@ func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbo
 	bundle := h.bootDir(name)
 	spec := h.spec(shape)
 	spec.Hostname = p.hostname
-	if p.cpu != "" && p.cpu != h.cpu {
-		spec.Annotations = map[string]string{specutils.AnnotationCPUFeatures: annotationOf(p.cpu)}
+	if shown := annotationOf(p.cpu); p.cpu != "" && shown != annotationOf(h.cpu) {
+		spec.Annotations = map[string]string{specutils.AnnotationCPUFeatures: shown}
 	}
 	guestImage, err := openBundle(bundle, spec, h.guestImageOf(p.build))
 	if err != nil {

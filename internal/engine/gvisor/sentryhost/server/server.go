@@ -59,7 +59,9 @@ type Host struct {
 	saving chan struct{}  // holds one for each Boot that is being saved
 	keys   *installation.Keys
 	cpu    sandbox.CPUFeatures
-	raised atomic.Int64 // bytes that hard limits of Boots out of memory are raised by, beyond ownRaise of each
+	// hideable are the features of cpu and others that sentries can hide; empty: none.
+	hideable sandbox.CPUFeatures
+	raised   atomic.Int64 // bytes that hard limits of Boots out of memory are raised by, beyond ownRaise of each
 
 	memoryTotal int64        // of the host, in bytes
 	memoryFree  func() int64 // available to processes without swapping, in bytes
@@ -104,7 +106,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		cfg: cfg, conf: conf, groups: groups, log: log, cpu: hostCPU(),
+		cfg: cfg, conf: conf, groups: groups, log: log, cpu: hostCPU(), hideable: hideableCPU(),
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
 		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true, trusted: map[string]installation.Key{},
@@ -302,7 +304,7 @@ func (h *Host) hello(hello sentryhost.Hello) (sentryhost.HelloReply, error) {
 	if h.groups.V2() {
 		kind = "v2"
 	}
-	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid(), CPU: h.cpu, HideableCPU: hideableCPU()}, nil
+	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid(), CPU: h.cpu, HideableCPU: h.hideable}, nil
 }
 
 func (*Host) engineVersion() string { return version.Version() }
