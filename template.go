@@ -248,15 +248,47 @@ type BuildRecords interface {
 	DeleteBuildRecord(ctx context.Context, id string, state BuildRecordState) error
 }
 
-// TemplateCatalog finds, tags and removes existing Templates. The rules of Templates
-// apply.
-type TemplateCatalog interface {
-	// List returns the Templates that a Tenant may start from, by name and tag.
-	List(ctx context.Context, tenant TenantID) ([]Template, error)
+// TemplateFinder finds existing Templates. The rules of Templates apply.
+type TemplateFinder interface {
 	// Find resolves template (NAME, NAME:TAG or NAME@VERSION) for a Tenant. A Template
 	// whose first build is running is Unavailable with the Cause NotFound, so that a
 	// caller can fall back to another.
 	Find(ctx context.Context, tenant TenantID, template string) (Template, error)
+}
+
+// TemplateMeaning is the part of a Template that a Sandbox needs to start from it.
+type TemplateMeaning struct {
+	Version  string
+	Defaults TemplateDefaults
+}
+
+// MaxTemplateNames bounds the names of Templates that are remembered for one Tenant.
+const MaxTemplateNames = 1000
+
+// TemplateNames remembers the meaning of the names of Templates, for the time in which the
+// Node that keeps the Templates is away. A name is NAME, NAME:TAG or NAME@VERSION as a
+// Tenant asked for it, and means nothing to another Tenant. age is how long ago the
+// question was sent: of two answers the later question's counts. Names are
+// forgotten after 30 days without an answer, and the oldest ones of a Tenant that has
+// more than MaxTemplateNames. Methods are safe for concurrent use.
+type TemplateNames interface {
+	// RememberTemplate records an answer. A crash may lose it.
+	RememberTemplate(ctx context.Context, tenant TenantID, asked string, m TemplateMeaning, age time.Duration) error
+	// RememberedTemplate returns the last answer; NotFound without one.
+	RememberedTemplate(ctx context.Context, tenant TenantID, asked string) (TemplateMeaning, error)
+	// ForgetName forgets one name for which no Template was found.
+	ForgetName(ctx context.Context, tenant TenantID, asked string, age time.Duration) error
+	// ForgetTemplate forgets all names of a Template. Answers to questions from before do not
+	// count any more, also if they are recorded later.
+	ForgetTemplate(ctx context.Context, tenant TenantID, template string) error
+}
+
+// TemplateCatalog finds, tags and removes existing Templates. The rules of Templates
+// apply.
+type TemplateCatalog interface {
+	TemplateFinder
+	// List returns the Templates that a Tenant may start from, by name and tag.
+	List(ctx context.Context, tenant TenantID) ([]Template, error)
 	// Versions resolves template as Find does, and also returns every version of the same
 	// Template, newest first.
 	Versions(ctx context.Context, tenant TenantID, template string) (Template, []Template, error)

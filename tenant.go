@@ -184,8 +184,8 @@ type TenantStore interface {
 	// ChangeTenant changes a record and returns it before and after. NotFound if no
 	// record exists.
 	ChangeTenant(ctx context.Context, id TenantID, change TenantChange, at time.Time) (before, after Tenant, err error)
-	// DeleteTenant removes a record with the Tenant's Users, Keys, Secrets, Quota and
-	// SigningKey. NotFound if no record exists. Conflict when the Tenant has Sandboxes
+	// DeleteTenant removes a record with the Tenant's Users, Keys, Secrets, Quota,
+	// SigningKey and TemplateNames. NotFound if no record exists. Conflict when the Tenant has Sandboxes
 	// that have not ended, Snapshots other than layers, Volumes, or Tenants below it;
 	// the error gives their numbers. Records with a retention time stay until it
 	// passes.

@@ -12,7 +12,7 @@ import (
 // request names none.
 type placed struct {
 	sandbox.Lifecycle
-	templates sandbox.TemplateCatalog
+	templates sandbox.TemplateFinder
 }
 
 func (p placed) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {

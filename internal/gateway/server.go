@@ -80,6 +80,9 @@ type Config struct {
 	Templates      sandbox.TemplateCatalog
 	TemplateBuilds sandbox.TemplateBuilds
 	TemplateQuota  sandbox.TemplateQuota
+	// Starts finds the Templates that new Sandboxes start from; nil: Templates does. Only
+	// their Version and Defaults are used.
+	Starts sandbox.TemplateFinder
 	// NodeNames lists the Nodes of this installation, and NodeRecords has their records.
 	NodeNames   func(context.Context) ([]string, error)
 	NodeRecords rest.NodeRecords
@@ -201,6 +204,9 @@ func New(c Config) *Server {
 		c.Keys == nil || c.Secrets == nil || c.Tenants == nil || c.Users == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
 		panic("gateway.New: a required part of the Config is missing")
 	}
+	if c.Starts == nil {
+		c.Starts = c.Templates
+	}
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
@@ -224,7 +230,7 @@ func New(c Config) *Server {
 		sandbox.Lifecycle
 		sandbox.Updates
 	}{c.Sandboxes, c.Lifecycle, c.Updates}, c.Boots, c.NewGuest)
-	lives := placed{c.Lifecycle, c.Templates}
+	lives := placed{c.Lifecycle, c.Starts}
 	s.api = &rest.API{
 		Sandboxes: c.Sandboxes, Lifecycle: lives, Updates: c.Updates, Snapshots: c.Snapshots, SnapshotFiles: c.SnapshotFiles, Volumes: c.Volumes,
 		Reports: c.Reports, NodeVolumes: c.NodeVolumes, NodeNames: c.NodeNames, NodeRecords: c.NodeRecords, Templates: c.Templates, TemplateQuota: c.TemplateQuota,
@@ -257,7 +263,7 @@ func New(c Config) *Server {
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Lifecycle: c.Lifecycle, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, VolumeFiles: c.VolumeFiles, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
-		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Uploads: c.Uploads, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
+		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Starts: c.Starts, Secrets: c.Secrets, Builds: s.builds, Uploads: c.Uploads, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
 		VolumeTokens: signing.NewVolumes(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{

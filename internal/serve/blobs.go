@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/copies"
 )
 
 // probeLimit bounds the first access to the blob store.
@@ -180,4 +181,32 @@ func (c *replicationCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- gauge(copyHereDesc, float64(s.HereBytes), c.name)
 	ch <- gauge(copyKeysDesc, float64(s.OldKeys), c.name)
 	ch <- gauge(copyReachDesc, reachable, c.name)
+}
+
+var (
+	imageCopiesDesc = prometheus.NewDesc("cloud_sandbox_template_image_copies_total", "Images of templates that were copied to the blob store, or whose copies were deleted from it, and failed attempts.", []string{"node", "step", "outcome"}, nil)
+	imageWaitDesc   = prometheus.NewDesc("cloud_sandbox_template_images_uncopied", "Images of templates that are not copied to the blob store yet.", nodeLabels, nil)
+)
+
+// imageCopiesCollector reads the metrics of copies of images.
+type imageCopiesCollector struct {
+	keeper *copies.Keeper
+	name   string
+}
+
+func (c *imageCopiesCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- imageCopiesDesc
+	ch <- imageWaitDesc
+}
+
+func (c *imageCopiesCollector) Collect(ch chan<- prometheus.Metric) {
+	count := func(n int64, step, outcome string) {
+		ch <- prometheus.MustNewConstMetric(imageCopiesDesc, prometheus.CounterValue, float64(n), c.name, step, outcome)
+	}
+	counts := c.keeper.Counts()
+	count(counts.Copied.Load(), "copy", "ok")
+	count(counts.CopyFailed.Load(), "copy", "failed")
+	count(counts.Deleted.Load(), "delete", "ok")
+	count(counts.DeleteFailed.Load(), "delete", "failed")
+	ch <- gauge(imageWaitDesc, float64(c.keeper.Waiting()), c.name)
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,7 +23,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/lead"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/copies"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/fetch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/recall"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/uploads"
 )
 
@@ -100,19 +103,27 @@ func (r *role) at(role, url string) string {
 }
 
 // useHome takes the Templates, and the uploads for their builds, from the Node that keeps
-// them, if that is another one.
+// them, if that is another one. A process with a database that others share remembers that
+// Node's answers there.
 // close frees its connections.
-func (r *role) useHome() (close func()) {
+func (r *role) useHome(parts *run.Parts) (close func()) {
 	if r.cfg.KeepsTemplates() {
 		return func() {}
 	}
 	home := rpc.NewTemplates(r.cfg.TemplatesNode, r.cfg.TemplatesURL, r.self)
 	r.images, r.templates, r.uploads = home, home, uploads.AtHome(home, r.stored)
+	r.catalog, r.builds, r.starts = home, home, home
+	if r.shared != nil {
+		names := recall.New(home, r.shared.SharedNames(), r.log)
+		changes := recall.Forgetting{TemplateCatalog: home, TemplateBuilds: home, Names: names}
+		r.images, r.catalog, r.builds, r.starts = names, changes, changes, names
+		parts.Start("names of templates", ended(names.Run))
+	}
 	return home.Close
 }
 
 func (r *role) gateway(ctx context.Context, parts *run.Parts) error {
-	closeHome := r.useHome()
+	closeHome := r.useHome(parts)
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	r.openLimiter(ctx)
 	door, err := r.door(lifeOf(r.sandboxes(), r.store), nodes, r.nodeNames)
@@ -178,7 +189,7 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 }
 
 func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
-	closeHome := r.useHome()
+	closeHome := r.useHome(parts)
 	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
 	ready := func(ctx context.Context) []string {
 		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
@@ -238,8 +249,11 @@ func (r *role) node(ctx context.Context, in launch.Inherited, secret []byte, par
 		return fmt.Errorf("CLOUD_SANDBOX_TEMPLATES_NODE is %s and this node is %s, which its two addresses contradict: on the node that keeps the templates, and only there, CLOUD_SANDBOX_TEMPLATES_URL equals CLOUD_SANDBOX_NODE_URL", r.cfg.TemplatesNode, name)
 	}
 	ends := rpc.NewLeader(leaderAt(r.managers()[0], records.LeaderOf), r.self)
-	closeHome := r.useHome()
-	carrier, services := r.imagesOf(parts)
+	closeHome := r.useHome(parts)
+	carrier, services, err := r.imagesOf(parts)
+	if err != nil {
+		return errors.Join(err, r.engine.Close())
+	}
 	homes := volumeHomes{records, rpc.NewVolumeHomes(r.self)}
 	n, err := r.joined.node(ctx, r.at(config.RoleNode, r.cfg.NodeURL), elsewhere{carrier, homes}, ends.BootEnded)
 	if err != nil {
@@ -280,14 +294,51 @@ type elsewhere struct {
 
 // imagesOf returns the service of the Templates if this Node keeps them, and otherwise
 // the Carrier that brings their images to this Node. The other result is nil.
-func (r *role) imagesOf(parts *run.Parts) (node.Carrier, []rpc.Service) {
+func (r *role) imagesOf(parts *run.Parts) (node.Carrier, []rpc.Service, error) {
+	var copied *copies.Copies
+	if r.blobs != nil && r.cfg.NodeURL != "" { // nodes on other machines may share them
+		var err error
+		if copied, err = copies.Open(r.blobs, r.cfg.Blobs.Keys); err != nil {
+			return nil, nil, fmt.Errorf("copies of images: %w", err)
+		}
+	}
 	if r.cfg.KeepsTemplates() {
 		parts.Start("uploads", ended(r.stored.Run))
-		return nil, []rpc.Service{rpc.TemplateService(r.kept, r.stored)}
+		if err := r.copyImages(parts, copied); err != nil {
+			return nil, nil, err
+		}
+		return nil, []rpc.Service{rpc.TemplateService(r.kept, r.stored)}, nil
 	}
-	images := fetch.New(fetch.Config{Home: r.templates, Here: r.kept, Log: r.log})
+	cfg := fetch.Config{Home: r.templates, Here: r.kept, Log: r.log}
+	if copied != nil {
+		cfg.Copies = copied
+	}
+	images := fetch.New(cfg)
 	parts.Start("images of templates", ended(images.Run))
-	return images, nil
+	return images, nil, nil
+}
+
+// copyImages starts copying the images of the Templates; nil: no copies are kept.
+func (r *role) copyImages(parts *run.Parts, to *copies.Copies) error {
+	if to == nil {
+		return nil
+	}
+	keeper, err := copies.NewKeeper(copies.KeeperConfig{
+		Copies: to, Images: r.kept, Dir: filepath.Join(r.layout.Server(), "images"), Log: r.log,
+		Needed: func(ctx context.Context, version string) (bool, error) {
+			_, err := r.records.NeedsImage(ctx, r.nodeName(), version)
+			if errors.Is(err, sandbox.NotFound) {
+				return false, nil
+			}
+			return err == nil, err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r.registry.MustRegister(&imageCopiesCollector{keeper, r.nodeName()})
+	parts.Start("copies of images", ended(keeper.Run))
+	return nil
 }
 
 // serve serves a role's services on its socket and its port. leads is nil for a role

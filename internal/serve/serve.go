@@ -128,6 +128,9 @@ type joined struct {
 	kept      *builder.Client         // of the Templates in the data folder
 	images    sandbox.Images          // of templates
 	templates rpc.Home                // kept, or the Templates of another Node
+	catalog   sandbox.TemplateCatalog // of templates
+	builds    sandbox.TemplateBuilds  // of templates
+	starts    sandbox.TemplateFinder  // of templates, for new Sandboxes
 	stored    *uploads.Store          // in the data folder
 	uploads   sandbox.TemplateUploads // stored, or the uploads at another Node
 	listeners []net.Listener
@@ -174,7 +177,7 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	}
 	store.SetDefaultQuota(cfg.Quota)
 	j.store, j.kept = store, builder.NewClient(images, store, j.layout.BuilderSocket())
-	j.images, j.templates = images, j.kept
+	j.images, j.templates, j.catalog, j.builds, j.starts = images, j.kept, j.kept, j.kept, j.kept
 	j.records = session.NodeRecords{Store: store, Home: cfg.TemplatesNode}
 	if cfg.Database != "" {
 		j.shared = store
@@ -396,7 +399,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		TLS:     secure, DevAuthority: devAuthority,
 		Sandboxes: sandboxes, Lifecycle: sandboxes, Updates: sandboxes, Snapshots: sandboxes, SnapshotFiles: sandboxes, Volumes: sandboxes,
 		Boots: nodes, Reports: nodes, NodeVolumes: nodes, VolumeFiles: nodes,
-		Templates: j.templates, TemplateBuilds: j.templates, TemplateQuota: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
+		Templates: j.catalog, Starts: j.starts, TemplateBuilds: j.builds, TemplateQuota: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
 		Keys: apiKeys, Secrets: j.secrets, Store: j.store, CheckWrite: j.store.CheckWrite,
 		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Queue, Log: j.log}),
 		Users:       users.New(users.Config{Store: j.store, Audit: j.store, Revoked: apiKeys.Distrust, Log: j.log}),

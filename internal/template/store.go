@@ -134,6 +134,14 @@ func (s *Store) OpenImage(ctx context.Context, digest string) (*os.File, error) 
 	return s.images().Open(ctx, digest)
 }
 
+// OpenToCopy opens the whole file of an image without a lock, as images.Folder does.
+func (s *Store) OpenToCopy(ctx context.Context, digest string) (*os.File, error) {
+	if err := checkDigest(digest); err != nil {
+		return nil, err
+	}
+	return s.images().OpenToCopy(ctx, digest)
+}
+
 // HasImage reports whether an image exists.
 func (s *Store) HasImage(digest string) bool {
 	return ValidDigest(digest) && s.images().Has(digest)

@@ -244,12 +244,22 @@ func fleetTemplate(t *testing.T, f *rig.Fleet, a, b *rig.Client) {
 	}
 }
 
-// fleetWithoutHome checks that creates are refused while the Node that keeps the
-// Templates is down. After its restart, existing and new Sandboxes work.
+// fleetWithoutHome checks that a create works while the Node that keeps the Templates is
+// down, if the other Node has the image, and that other uses of Templates are refused.
+// After its restart, existing and new Sandboxes work.
 func fleetWithoutHome(t *testing.T, f *rig.Fleet, c *rig.Client) {
 	running := onBothNodes(t, f, c, nil)
 	f.Kill(t, rig.FleetHome)
-	refusesCreates(t, c)
+	works(t, c, c.Create(t, nil).ID)
+	for path, body := range map[string]any{"/api/v1/templates": nil, "/api/v1/sessions": rig.Body{"template": "never-asked-for"}} {
+		method := "POST"
+		if body == nil {
+			method = "GET"
+		}
+		if status, raw, err := c.Do(method, path, body); err != nil || status != http.StatusServiceUnavailable {
+			t.Errorf("%s %s: %d %s, %v", method, path, status, raw, err)
+		}
+	}
 	f.Start(t, rig.FleetHome)
 	f.Serves(t, rig.FleetHome)
 	for _, id := range running {

@@ -269,7 +269,7 @@ func notTagged(template string) (name string, ok bool) {
 // clients cannot choose them.
 func (a *API) makeFrom(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	if req.Snapshot == "" { // a Snapshot has its own
-		t, err := a.Catalog.Find(ctx, who.Tenant, req.Template)
+		t, err := a.Starts.Find(ctx, who.Tenant, req.Template)
 		if err != nil {
 			return sandbox.Sandbox{}, err
 		}

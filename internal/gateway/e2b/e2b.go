@@ -49,11 +49,13 @@ type API struct {
 	// PortTokens sign tokens for private ports.
 	PortTokens *signing.Ports
 	Catalog    sandbox.TemplateCatalog
-	Secrets    *secrets.Service
-	Builds     *sandboxbuild.Service
-	Uploads    sandbox.TemplateUploads
-	Keys       *keys.Service
-	URLs       *signing.URLs
+	// Starts finds the Templates that new Sandboxes start from.
+	Starts  sandbox.TemplateFinder
+	Secrets *secrets.Service
+	Builds  *sandboxbuild.Service
+	Uploads sandbox.TemplateUploads
+	Keys    *keys.Service
+	URLs    *signing.URLs
 	// VolumeFiles accesses files of Volumes, and VolumeTokens sign tokens for them.
 	VolumeFiles  sandbox.VolumeFiles
 	VolumeTokens *signing.Volumes

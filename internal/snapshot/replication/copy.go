@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/seal"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/chunks"
 )
@@ -273,10 +274,10 @@ func (u *upload) flush() error {
 	u.packs = append(u.packs, "")
 	u.pack = make([]byte, 0, packBytes)
 	compressed := u.engine.encode.EncodeAll(raw, nil)
-	u.sizes[name] = int64(len(compressed)) + sealOverhead
+	u.sizes[name] = int64(len(compressed)) + seal.Overhead
 	until := u.until
 	u.put.Go(func() error {
-		return u.engine.putBlob(u.ctx, until, name, seal(u.key.aead, name, compressed))
+		return u.engine.putBlob(u.ctx, until, name, seal.Seal(u.key.aead, name, compressed))
 	})
 	return u.ctx.Err()
 }
@@ -368,14 +369,14 @@ func (u *upload) putList(ctx context.Context, l *list) error {
 		return err
 	}
 	name := u.attempt.List()
-	if err := u.engine.putBlob(ctx, u.until, name, seal(u.key.aead, name, raw)); err != nil {
+	if err := u.engine.putBlob(ctx, u.until, name, seal.Seal(u.key.aead, name, raw)); err != nil {
 		return fmt.Errorf("put the list: %w", err)
 	}
 	sealed, err := u.engine.cfg.Blobs.Get(ctx, name)
 	if err != nil {
 		return fmt.Errorf("look at the list: %w", err)
 	}
-	if there, err := unseal(u.key.aead, name, sealed); err != nil || !bytes.Equal(there, raw) {
+	if there, err := seal.Open(u.key.aead, name, sealed); err != nil || !bytes.Equal(there, raw) {
 		return sandbox.Errorf(sandbox.Unavailable, "the stored blob differs from the uploaded one").WithCause(err)
 	}
 	return durable.WriteLoose(u.engine.file(l.Name, listSuffix), raw, 0o600)

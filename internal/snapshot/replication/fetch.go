@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/seal"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
@@ -300,7 +301,7 @@ func (e *Engine) get(ctx context.Context, key *groupKey, name string) ([]byte, e
 		return nil, err
 	}
 	e.counts.gotBytes.Add(int64(len(sealed)))
-	content, err := unseal(key.aead, name, sealed)
+	content, err := seal.Open(key.aead, name, sealed)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the blob %s: %w", sandbox.ErrDamaged, name, err)
 	}

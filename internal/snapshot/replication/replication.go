@@ -44,7 +44,7 @@ type inner interface {
 type Config struct {
 	Dir   string // its own folder; created if missing
 	Blobs sandbox.Blobs
-	// Keys are the operator's, of KeyBytes each. The first seals the keys of groups; all
+	// Keys are the operator's, of seal.KeyBytes each. The first seals the keys of groups; all
 	// of them open.
 	Keys [][]byte
 	// DiskBytes bounds the total size on the host of all states except the uncopied

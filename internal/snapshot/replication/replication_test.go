@@ -21,6 +21,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/disk"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/seal"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/enginetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/replication"
@@ -201,7 +202,7 @@ func (w *world) left(t *testing.T, n int) []string {
 }
 
 // key is an operator key.
-func key(b byte) []byte { return bytes.Repeat([]byte{b}, replication.KeyBytes) }
+func key(b byte) []byte { return bytes.Repeat([]byte{b}, seal.KeyBytes) }
 
 // start opens and runs the Engine over the existing data.
 func (w *world) start(t *testing.T) {

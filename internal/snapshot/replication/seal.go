@@ -3,9 +3,7 @@ package replication
 import (
 	"bytes"
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -17,57 +15,10 @@ import (
 	"sync"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/seal"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/chunks"
 )
-
-// KeyBytes is the length of a key, in bytes.
-const KeyBytes = 32
-
-// sealedBy is the first byte of all sealed data: the format version.
-const sealedBy = 1
-
-// Sealed data consists of the format version, a nonce and the AES-256-GCM ciphertext. The
-// blob's name is authenticated, so that no blob can replace another.
-const sealOverhead = 1 + 12 + 16
-
-func seal(aead cipher.AEAD, name string, content []byte) []byte {
-	out := make([]byte, 1+aead.NonceSize(), sealOverhead+len(content))
-	out[0] = sealedBy
-	_, _ = rand.Read(out[1:]) // never fails: crypto/rand aborts the process instead
-	return aead.Seal(out, out[1:], content, []byte(name))
-}
-
-var errSeal = errors.New("it was not sealed with this key under this name, or was changed since")
-
-func unseal(aead cipher.AEAD, name string, sealed []byte) ([]byte, error) {
-	if len(sealed) < sealOverhead || sealed[0] != sealedBy {
-		return nil, errSeal
-	}
-	nonce, text := sealed[1:1+aead.NonceSize()], sealed[1+aead.NonceSize():]
-	content, err := aead.Open(nil, nonce, text, []byte(name))
-	if err != nil {
-		return nil, errSeal
-	}
-	return content, nil
-}
-
-// derive derives a key for a single use from another key.
-func derive(key []byte, use string) ([]byte, error) {
-	return hkdf.Key(sha256.New, key, nil, "cloud-sandbox blobs: "+use, KeyBytes)
-}
-
-func newAEAD(key []byte, use string) (cipher.AEAD, error) {
-	own, err := derive(key, use)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(own)
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(block)
-}
 
 // groupKey seals and names the blobs of one group.
 type groupKey struct {
@@ -121,13 +72,13 @@ type master struct {
 }
 
 func newMaster(key []byte) (m master, err error) {
-	if len(key) != KeyBytes {
-		return m, sandbox.Errorf(sandbox.Invalid, "a key that saved states are sealed with has %d bytes, not %d", len(key), KeyBytes)
+	if len(key) != seal.KeyBytes {
+		return m, sandbox.Errorf(sandbox.Invalid, "a key that saved states are sealed with has %d bytes, not %d", len(key), seal.KeyBytes)
 	}
-	if m.wrap, err = newAEAD(key, "keys of groups"); err != nil {
+	if m.wrap, err = seal.AEAD(key, "keys of groups"); err != nil {
 		return m, err
 	}
-	m.naming, err = derive(key, "names of groups")
+	m.naming, err = seal.Derive(key, "names of groups")
 	return m, err
 }
 
@@ -185,9 +136,9 @@ func wrappedName(prefix string) string { return prefix + "/key" }
 // unwrap opens a stored key; by is the index of the master that sealed it.
 func (r *keyring) unwrap(prefix string, sealed []byte) (data []byte, by int, err error) {
 	for by, m := range r.masters {
-		data, err = unseal(m.wrap, wrappedName(prefix), sealed)
-		if err == nil && len(data) != KeyBytes {
-			err = errSeal
+		data, err = seal.Open(m.wrap, wrappedName(prefix), sealed)
+		if err == nil && len(data) != seal.KeyBytes {
+			err = seal.ErrOther
 		}
 		if err == nil {
 			return data, by, nil
@@ -202,11 +153,11 @@ func (r *keyring) open(prefix string, sealed []byte) (key *groupKey, by int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	aead, err := newAEAD(data, "content")
+	aead, err := seal.AEAD(data, "content")
 	if err != nil {
 		return nil, 0, err
 	}
-	naming, err := derive(data, "names")
+	naming, err := seal.Derive(data, "names")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -285,10 +236,10 @@ func (r *keyring) known(prefix string) *groupKey {
 // create makes a key and puts it into Blobs. It returns the key of another process instead
 // if the records had that before, or if it was put later.
 func (r *keyring) create(ctx context.Context, prefix string) ([]byte, error) {
-	data := make([]byte, KeyBytes)
-	_, _ = rand.Read(data) // as above
+	data := make([]byte, seal.KeyBytes)
+	_, _ = rand.Read(data) // never fails
 	name := wrappedName(prefix)
-	sealed, err := r.records.KeepCopyKey(ctx, prefix, seal(r.masters[0].wrap, name, data))
+	sealed, err := r.records.KeepCopyKey(ctx, prefix, seal.Seal(r.masters[0].wrap, name, data))
 	if err != nil {
 		return nil, fmt.Errorf("keep the key of a group: %w", err)
 	}
@@ -331,7 +282,7 @@ func (r *keyring) resealOne(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
-	sealed = seal(r.masters[0].wrap, name, data)
+	sealed = seal.Seal(r.masters[0].wrap, name, data)
 	if err := r.blobs.Put(ctx, name, sealed); err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ type dialect struct {
 	mountsVolume string
 	// forgettable are the users of a Tenant that may be forgotten, from their index.
 	forgettable string
+	// dropNames deletes the remembered names of Templates of a Tenant; empty: no names are
+	// remembered.
+	dropNames string
 	// touch and touchAgain change a value that no query reads; CheckWrite alternates them.
 	touch, touchAgain string
 	// columnsOf selects the names of a table's columns.

@@ -86,25 +86,36 @@ func (s *Store) WaitQueued(t *testing.T, n int) {
 	}
 }
 
-// HoldReads keeps the connections of long queries busy until the test ends, and with brief
-// also those of brief queries.
-func (s *Store) HoldReads(t *testing.T, brief bool) {
+// HoldReads keeps the connections of long queries busy until release is called or the test
+// ends, and with brief also those of brief queries.
+func (s *Store) HoldReads(t *testing.T, brief bool) (release func()) {
 	t.Helper()
+	var held []func()
+	release = sync.OnceFunc(func() {
+		for _, free := range held {
+			free()
+		}
+	})
+	t.Cleanup(release)
 	for s.reads.Stats().InUse < s.reads.Stats().MaxOpenConnections {
 		conn, err := s.reads.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = conn.Close() })
+		held = append(held, func() { _ = conn.Close() })
 	}
 	if !brief {
-		return
+		return release
 	}
 	for range s.brief.all {
 		r := <-s.brief.free
-		t.Cleanup(func() { s.brief.free <- r })
+		held = append(held, func() { s.brief.free <- r })
 	}
+	return release
 }
+
+// ReadsThatWaited is how many calls have waited, or wait, for a connection of long queries.
+func (s *Store) ReadsThatWaited() int64 { return s.reads.Stats().WaitCount }
 
 // Waits returns PostgreSQL's synchronous_commit in the transaction of a write with ctx: off if
 // its commit does not wait for the disk.

@@ -40,6 +40,7 @@ var postgresDialect = dialect{
 	// The planner may look at the mounts before it looks whether there are any.
 	mountsVolume: `EXISTS (SELECT 1 FROM jsonb_array_elements(CAST(CASE WHEN volumes = '' THEN '[]' ELSE volumes END AS JSONB)) AS mount WHERE mount ->> 'volume' = ?2)`,
 	forgettable:  `users`,
+	dropNames:    dropNames,
 	touch:        `UPDATE touched SET n = 1`,
 	touchAgain:   `UPDATE touched SET n = 2`,
 	columnsOf:    `SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?`,

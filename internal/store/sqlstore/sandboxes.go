@@ -141,7 +141,7 @@ type statements struct {
 }
 
 func (s *statements) all(d *dialect) []prepared {
-	return slices.Concat(s.transaction(d), s.leaderStatements.all(d), s.copyKeyStatements.all(), s.copyStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
+	return slices.Concat(s.transaction(d), s.leaderStatements.all(d), s.copyKeyStatements.all(), s.copyStatements.all(d), s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(d), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(d), s.userStatements.all(d), s.webhookStatements.all(), s.checkStatements.all(d), []prepared{
 		{&s.insert, sandboxTable.insert.text},
 		{&s.update, updateSandbox.text},
 		{&s.updateEnded, endSandbox.text},

@@ -52,10 +52,11 @@ type tenantStatements struct {
 	insertTenant, noteTenant, changeTenant, deleteTenant, tenantToChange *sql.Stmt
 	tenantHas                                                            *sql.Stmt
 	dropKeys, dropSecrets, dropSigningKey                                *sql.Stmt
+	dropNames                                                            *sql.Stmt // nil on SQLite
 }
 
-func (s *tenantStatements) all() []prepared {
-	return []prepared{
+func (s *tenantStatements) all(d *dialect) []prepared {
+	all := []prepared{
 		{&s.insertTenant, tenantTable.insert.text},
 		{&s.noteTenant, noteTenant.text},
 		{&s.tenantToChange, tenantTable.record + `WHERE id = ?`},
@@ -67,6 +68,10 @@ func (s *tenantStatements) all() []prepared {
 		{&s.dropSecrets, `DELETE FROM secrets WHERE tenant = ?`},
 		{&s.dropSigningKey, `DELETE FROM signing_keys WHERE tenant = ?`},
 	}
+	if d.dropNames != "" {
+		all = append(all, prepared{&s.dropNames, d.dropNames})
+	}
+	return all
 }
 
 // tenantQueries are the prepared statements of reading connections.
@@ -170,7 +175,11 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 		if err := changed(result, err, noTenant); err != nil {
 			return err
 		}
-		for _, drop := range []*sql.Stmt{st.dropKeys, st.dropUsers, st.dropSecrets, st.dropSigningKey, st.dropQuota} {
+		drops := []*sql.Stmt{st.dropKeys, st.dropUsers, st.dropSecrets, st.dropSigningKey, st.dropQuota}
+		if st.dropNames != nil {
+			drops = append(drops, st.dropNames)
+		}
+		for _, drop := range drops {
 			if _, err := drop.Exec(string(id)); err != nil {
 				return err
 			}

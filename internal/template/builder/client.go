@@ -256,7 +256,17 @@ func (c *Client) Drop(ctx context.Context, version string) error {
 // OpenImage implements sandbox.TemplateImages. The Service reads the image, because it may
 // have to be expanded first.
 func (c *Client) OpenImage(ctx context.Context, version string) (io.ReadCloser, int64, error) {
-	resp, err := c.do(ctx, http.MethodGet, pathImage, "", url.Values{keyVersion: {version}}, nil)
+	return c.openImage(ctx, url.Values{keyVersion: {version}})
+}
+
+// OpenToCopy is OpenImage for a reader that may take hours: the image can be removed
+// meanwhile, and is still read to its end.
+func (c *Client) OpenToCopy(ctx context.Context, version string) (io.ReadCloser, int64, error) {
+	return c.openImage(ctx, url.Values{keyVersion: {version}, keyCopy: {"true"}})
+}
+
+func (c *Client) openImage(ctx context.Context, query url.Values) (io.ReadCloser, int64, error) {
+	resp, err := c.do(ctx, http.MethodGet, pathImage, "", query, nil)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -29,6 +29,7 @@ const (
 
 	keyVersion = "version" // query parameters about an image
 	keyBytes   = "bytes"
+	keyCopy    = "copy" // not empty: the image may be removed while it is read
 )
 
 // failure is an error sent to the server.

@@ -205,7 +205,11 @@ func (s *Service) serveReuse(w http.ResponseWriter, r *http.Request, tenant sand
 // serveImage sends an image. A failure after the first byte breaks the connection, and
 // the client misses bytes.
 func (s *Service) serveImage(w http.ResponseWriter, r *http.Request, _ sandbox.TenantID) error {
-	image, err := s.cfg.Store.OpenImage(r.Context(), r.URL.Query().Get(keyVersion))
+	open := s.cfg.Store.OpenImage
+	if r.URL.Query().Get(keyCopy) != "" {
+		open = s.cfg.Store.OpenToCopy
+	}
+	image, err := open(r.Context(), r.URL.Query().Get(keyVersion))
 	if err != nil {
 		return err
 	}

@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -20,6 +22,8 @@ const (
 	defaultAtOnce = 2
 	defaultSweep  = 10 * time.Minute
 	defaultStall  = 30 * time.Second
+	// homeLimit is how long the home may be silent before an image is fetched from a copy.
+	homeLimit = 3 * time.Second
 	// retryAfter is the advice for an image that could not be fetched.
 	retryAfter = 5 * time.Second
 	// sweepBatch is how many versions one question is about.
@@ -31,11 +35,19 @@ type Config struct {
 	Home sandbox.TemplateImages // of the Node that keeps the Templates
 	Here Local
 	Log  *slog.Logger
+	// Copies has copies of the images of Home, for the time in which Home does not answer;
+	// nil: none exist.
+	Copies Source
 	// AtOnce is how many images are fetched at a time; zero: 2.
 	AtOnce int
 	// Sweep is how often images are removed that Home does not have any more; zero: 10
 	// min. Stall is how long a fetch may bring no byte; zero: 30 s.
 	Sweep, Stall time.Duration
+}
+
+// Source has images to read, like sandbox.TemplateImages.
+type Source interface {
+	OpenImage(ctx context.Context, version string) (image io.ReadCloser, bytes int64, err error)
 }
 
 // Local keeps the images of this host.
@@ -143,9 +155,9 @@ func (i *Images) fetch(ctx context.Context, version string) error {
 		return ctx.Err()
 	}
 	began := time.Now()
-	n, err := i.carry(ctx, version, i.cfg.Home, i.cfg.Here)
+	n, from, err := i.bring(ctx, version)
 	if err == nil {
-		i.cfg.Log.InfoContext(ctx, "the image of a template was fetched", "version", version, "bytes", n, "took", time.Since(began))
+		i.cfg.Log.InfoContext(ctx, "the image of a template was fetched", "version", version, "from", from, "bytes", n, "took", time.Since(began))
 		return nil
 	}
 	if ctx.Err() == nil {
@@ -165,38 +177,103 @@ var errStalled = errors.New("no byte of the image came for too long")
 // beginning and its end: it is expanded, or waits for others, and it is synced.
 const patience = 10
 
+// bring copies an image from the home, or from its copy while the home does not answer. A
+// home that is only slow is asked again if no copy can be read.
+func (i *Images) bring(ctx context.Context, version string) (n int64, from string, err error) {
+	const home, blobs = "the node that keeps the templates", "its copy in blobs"
+	if err = i.reach(ctx, version); err == nil {
+		if n, err = i.carry(ctx, version, i.cfg.Home, i.cfg.Here); err == nil {
+			return n, home, nil
+		}
+	}
+	if i.cfg.Copies == nil || ctx.Err() != nil || !errors.Is(err, errAway) {
+		return 0, home, err
+	}
+	n, failed := i.carry(ctx, version, i.cfg.Copies, i.cfg.Here)
+	if failed == nil || errors.Is(failed, sandbox.Exhausted) {
+		return n, blobs, failed
+	}
+	if errors.Is(failed, sandbox.NotFound) {
+		failed = nil // the home may have it
+	}
+	if errors.Is(err, errSilent) && ctx.Err() == nil {
+		if n, err = i.carry(ctx, version, i.cfg.Home, i.cfg.Here); err == nil {
+			return n, home, nil
+		}
+	}
+	return 0, home, errors.Join(err, failed)
+}
+
+var (
+	// errAway is in the error of a source that did not answer, or broke off.
+	errAway = errors.New("where the image comes from does not answer")
+	// errSilent is in the error of a home that took longer than homeLimit, and may answer
+	// later.
+	errSilent = errors.New("the node that keeps the templates takes too long to answer")
+)
+
+// reach returns errAway if the home is silent and there may be a copy: to begin with an
+// image it may take much longer.
+func (i *Images) reach(ctx context.Context, version string) error {
+	if i.cfg.Copies == nil {
+		return nil
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, homeLimit, errSilent)
+	defer cancel()
+	_, err := i.cfg.Home.MissingImages(limited, []string{version})
+	switch {
+	case err != nil && limited.Err() != nil:
+		return fmt.Errorf("%w: %w: %w", errAway, context.Cause(limited), err)
+	case errors.Is(err, sandbox.Unavailable):
+		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	return err
+}
+
 // carry copies an image, and gives up when no byte comes for too long.
-func (i *Images) carry(ctx context.Context, version string, from, to sandbox.TemplateImages) (int64, error) {
+func (i *Images) carry(ctx context.Context, version string, from Source, to sandbox.TemplateImages) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stalled := time.AfterFunc(patience*i.cfg.Stall, func() { cancel(errStalled) })
 	defer stalled.Stop()
 	image, n, err := from.OpenImage(ctx, version)
+	away := errors.Is(err, sandbox.Unavailable)
 	if err == nil {
 		defer image.Close()
 		stalled.Reset(i.cfg.Stall)
-		err = to.StoreImage(ctx, version, n, &moving{image, func(last bool) {
+		m := &moving{Reader: image, moved: func(last bool) {
 			if stalled.Reset(i.cfg.Stall); last {
 				stalled.Reset(patience * i.cfg.Stall)
 			}
-		}})
+		}}
+		err = to.StoreImage(ctx, version, n, m)
+		away = err != nil && m.failed.Load()
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
-		err = errStalled
+		err, away = errStalled, true
+	}
+	if away {
+		err = fmt.Errorf("%w: %w", errAway, err)
 	}
 	return n, err
 }
 
-// moving reports every read that brings bytes, and the last one.
+// moving reports every read that brings bytes, and the last one. failed is set by a read
+// that fails.
 type moving struct {
 	io.Reader
-	moved func(last bool)
+	moved  func(last bool)
+	failed atomic.Bool
 }
 
 func (m *moving) Read(p []byte) (int, error) {
 	n, err := m.Reader.Read(p)
-	if last := errors.Is(err, io.EOF); n > 0 || last {
+	last := errors.Is(err, io.EOF)
+	if n > 0 || last {
 		m.moved(last)
+	}
+	if err != nil && !last {
+		m.failed.Store(true)
 	}
 	return n, err
 }

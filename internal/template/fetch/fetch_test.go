@@ -277,3 +277,132 @@ func TestSweep(t *testing.T) {
 		}
 	})
 }
+
+// silent is a home that hears nothing.
+type silent struct{ *shelf }
+
+func (silent) MissingImages(ctx context.Context, _ []string) ([]string, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// mute is a silent home that sends no image either.
+type mute struct{ silent }
+
+func (mute) OpenImage(ctx context.Context, _ string) (io.ReadCloser, int64, error) {
+	<-ctx.Done()
+	return nil, 0, ctx.Err()
+}
+
+// broken is a home that dies while it sends an image.
+type broken struct{ *shelf }
+
+func (broken) OpenImage(context.Context, string) (io.ReadCloser, int64, error) {
+	return io.NopCloser(io.MultiReader(bytes.NewReader([]byte("the ")), failing{})), 11, nil
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("the connection broke") }
+
+// An image comes from its copy if the home does not answer, and only then.
+func TestFetchFromCopy(t *testing.T) {
+	with := func(s *shelf, err error) *shelf {
+		s.away = err
+		return s
+	}
+	gone := sandbox.Errorf(sandbox.Unavailable, "no answer")
+	for name, tt := range map[string]struct {
+		home   func() sandbox.TemplateImages
+		copies func() *shelf // nil: one with the image
+		code   sandbox.Code
+		opened int // at copies
+		after  time.Duration
+	}{
+		"away":       {home: func() sandbox.TemplateImages { return with(newShelf(), gone) }, opened: 1},
+		"silent":     {home: func() sandbox.TemplateImages { return silent{newShelf("a")} }, opened: 1, after: homeLimit},
+		"breaks off": {home: func() sandbox.TemplateImages { return broken{newShelf("a")} }, opened: 1},
+		"stalls": {home: func() sandbox.TemplateImages {
+			s := newShelf("a")
+			s.gate = make(chan struct{})
+			return s
+		}, opened: 1, after: defaultStall},
+		"answers":         {home: func() sandbox.TemplateImages { return newShelf("a") }},
+		"says it is gone": {home: func() sandbox.TemplateImages { return newShelf() }, code: sandbox.NotFound},
+		"refuses": {
+			home: func() sandbox.TemplateImages { return with(newShelf("a"), sandbox.Errorf(sandbox.Denied, "no")) },
+			code: sandbox.Unavailable,
+		},
+		"away without a copy": {
+			home:   func() sandbox.TemplateImages { return with(newShelf(), gone) },
+			copies: func() *shelf { return newShelf() }, code: sandbox.Unavailable,
+		},
+		"away, and so are copies": {
+			home:   func() sandbox.TemplateImages { return with(newShelf(), gone) },
+			copies: func() *shelf { return with(newShelf("a"), gone) }, code: sandbox.Unavailable,
+		},
+		"slow without a copy": {
+			home:   func() sandbox.TemplateImages { return silent{newShelf("a")} },
+			copies: func() *shelf { return newShelf() }, after: homeLimit,
+		},
+		"slow, and copies are away": {
+			home:   func() sandbox.TemplateImages { return silent{newShelf("a")} },
+			copies: func() *shelf { return with(newShelf("a"), gone) }, after: homeLimit,
+		},
+		"slow, and it is gone everywhere": {
+			home:   func() sandbox.TemplateImages { return silent{newShelf()} },
+			copies: func() *shelf { return newShelf() }, code: sandbox.NotFound, after: homeLimit,
+		},
+		"slow, and gone while copies are away": {
+			home:   func() sandbox.TemplateImages { return silent{newShelf()} },
+			copies: func() *shelf { return with(newShelf("a"), gone) }, code: sandbox.NotFound, after: homeLimit,
+		},
+		"silent for good, without a copy": {
+			home:   func() sandbox.TemplateImages { return mute{silent{newShelf("a")}} },
+			copies: func() *shelf { return newShelf() }, code: sandbox.Unavailable, after: homeLimit + patience*defaultStall,
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			copied, here := newShelf("a"), newShelf()
+			if tt.copies != nil {
+				copied = tt.copies()
+			}
+			i := New(Config{Home: tt.home(), Here: here, Copies: copied, Log: slog.New(slog.DiscardHandler)})
+			began := time.Now()
+			err := i.Present(t.Context(), "sha256:a")
+			if sandbox.CodeOf(err) != tt.code || copied.openings() != tt.opened || time.Since(began) != tt.after {
+				t.Errorf("%s: %v after %v, with %d openings", name, err, time.Since(began), copied.openings())
+			}
+			if err == nil && string(here.images["a"]) != "the image a" {
+				t.Errorf("%s: %q", name, here.images)
+			}
+		})
+	}
+}
+
+// Callers that wait for a copy share one fetch, and it ends with the last of them.
+func TestFetchFromCopyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home, copied, here := newShelf(), newShelf("a"), newShelf()
+		home.away = sandbox.Errorf(sandbox.Unavailable, "no answer")
+		copied.gate = make(chan struct{})
+		i := New(Config{Home: home, Here: here, Copies: copied, Log: slog.New(slog.DiscardHandler)})
+		ctx, leave := context.WithCancel(t.Context())
+		results := make(chan error)
+		for range 5 {
+			go func() { results <- i.Present(ctx, "a") }()
+		}
+		synctest.Wait()
+		if n := copied.openings(); n != 1 {
+			t.Errorf("it is fetched %d times", n)
+		}
+		leave()
+		for range 5 {
+			if err := <-results; !errors.Is(err, context.Canceled) {
+				t.Errorf("Present: %v", err)
+			}
+		}
+		close(copied.gate)
+		codetest.OK(t, "Present afterwards", i.Present(t.Context(), "a"))
+	})
+}

@@ -156,6 +156,23 @@ func (f Folder) Open(ctx context.Context, digest string) (*os.File, error) {
 	}
 }
 
+// OpenToCopy opens the whole file of an image like Open, but leaves it without a lock. The
+// image may be removed while it is read: the open file keeps its content.
+func (f Folder) OpenToCopy(ctx context.Context, digest string) (*os.File, error) {
+	file, err := f.OpenWhole(digest)
+	if !errors.Is(err, sandbox.NotFound) {
+		return file, err
+	}
+	if file, err = f.Open(ctx, digest); err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_UN); err != nil {
+		file.Close()
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return file, nil
+}
+
 // open makes one attempt; again: the files changed meanwhile.
 func (f Folder) open(ctx context.Context, digest string) (_ *os.File, again bool, err error) {
 	d, err := os.Open(f.delta(digest))

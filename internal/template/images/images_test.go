@@ -172,6 +172,43 @@ func TestEvict(t *testing.T) {
 	}
 }
 
+// What is opened to copy can be claimed, and keeps its content when it is evicted or removed.
+func TestOpenToCopy(t *testing.T) {
+	f := Folder(t.TempDir())
+	base := random(1, 100)
+	image := slices.Concat(base, random(2, 2))
+	from, digest := f.put(t, base), f.put(t, image)
+	for _, step := range []string{"whole", "delta"} {
+		if step == "delta" {
+			f.shrink(t, digest, from)
+			if _, err := f.Evict(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		open, err := f.OpenToCopy(t.Context(), digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release, err := f.Claim(digest)
+		if err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		if step == "delta" {
+			if err := f.Remove(digest); err != nil {
+				t.Error(err)
+			}
+		}
+		release()
+		if got, err := io.ReadAll(open); err != nil || !bytes.Equal(got, image) {
+			t.Errorf("%s: read %d bytes, %v", step, len(got), err)
+		}
+		open.Close()
+	}
+	if _, err := f.OpenToCopy(t.Context(), digest); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("opened a removed image: %v", err)
+	}
+}
+
 // An open image cannot be removed, and an image that is being removed cannot be opened.
 func TestClaim(t *testing.T) {
 	f := Folder(t.TempDir())
