@@ -215,18 +215,38 @@ type SnapshotStore interface {
 }
 
 // LeftStates keeps which saved states are to be deleted on Nodes that were away when their
-// Snapshots were dropped. Only session-manager writes here.
+// Snapshots were dropped, or that their Snapshots have left. Only session-manager writes here.
 type LeftStates interface {
 	// LeaveSnapshot is DropSnapshot for a Snapshot whose Node cannot delete the state now.
 	LeaveSnapshot(ctx context.Context, id string) error
 	// StatesLeft returns up to limit states on Nodes that have their Lease.
 	StatesLeft(ctx context.Context, limit int) ([]LeftState, error)
+	// ClaimState returns NotFound if the state is not left any more, and Conflict if it is of a
+	// ready Snapshot on that Node. It is a write, which the end of a leader's term refuses.
+	ClaimState(ctx context.Context, s LeftState) error
 	// ForgetState removes a record once the Node has deleted the state.
 	ForgetState(ctx context.Context, s LeftState) error
 }
 
-// LeftState is a saved state without a Snapshot.
+// LeftState is a saved state that may be on a Node, and that no Snapshot needs there.
 type LeftState struct{ Node, Snapshot string }
+
+// SnapshotMoves keeps where the states of Snapshots are while they move between Nodes. Only
+// session-manager writes here.
+type SnapshotMoves interface {
+	// SnapshotsAlone returns up to limit Kept Snapshots on a Node, oldest first, of which no
+	// complete copy is recorded. Layers are left out, and Snapshots that RetireSnapshot refuses
+	// because a Sandbox needs them.
+	SnapshotsAlone(ctx context.Context, node string, limit int) ([]Snapshot, error)
+	// BeginSnapshotMove records that another Node may soon have files of s, which are a
+	// LeftState until MoveSnapshot. Conflict if there is such a LeftState already, or if s is
+	// not ready or not on s.Node any more.
+	BeginSnapshotMove(ctx context.Context, s Snapshot, to string) error
+	// MoveSnapshot records that the state of s is on s.Node, with the properties that it has
+	// there, and that the files on the Node from are a LeftState. Conflict if s is not ready, Kept
+	// and on from any more, if a Sandbox needs it, or without BeginSnapshotMove.
+	MoveSnapshot(ctx context.Context, s Snapshot, from string) error
+}
 
 // SnapshotRecords reads the records of Snapshots.
 type SnapshotRecords interface {

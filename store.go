@@ -12,6 +12,7 @@ type Store interface {
 	SandboxStore
 	SnapshotStore
 	LeftStates
+	SnapshotMoves
 	VolumeStore
 	NodeStore
 	LeaderStore
@@ -223,6 +224,7 @@ type NodeUse struct {
 	Running   int // Sandboxes that have not ended and are not paused
 	Paused    int // Sandboxes that are paused in a state on the Node
 	Snapshots int // Kept Snapshots
+	Uncopied  int // the part of Snapshots of which no complete copy is recorded
 	Volumes   int
 }
 

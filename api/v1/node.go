@@ -71,7 +71,9 @@ type NodeRecords struct {
 	Running   int `json:"running"`   // sandboxes that have not ended and are not paused
 	Paused    int `json:"paused"`    // sandboxes that are paused on the node
 	Snapshots int `json:"snapshots"` // kept snapshots
-	Volumes   int `json:"volumes"`
+	// UncopiedSnapshots are the kept snapshots without a complete copy in the blob store.
+	UncopiedSnapshots int `json:"uncopied_snapshots"`
+	Volumes           int `json:"volumes"`
 }
 
 // NodeChange changes a node; a nil field stays as it is.

@@ -103,16 +103,16 @@ func (n *nodeCommands) drain() *cobra.Command {
 		Short: "Move the sandboxes of a node to other nodes",
 		Long: `Move the sandboxes of a node to other nodes, with their memory, processes and files.
 Each of them stands still while it moves, and requests to it wait. Without other nodes
-with room they keep running on the node. Kept snapshots stay: the node must come back
-for them. Volumes stay: sandboxes elsewhere use them, and wait for the node while it is
-away.
+with room they keep running on the node. Kept snapshots move too. A snapshot with a
+copy in S3 stays: sandboxes start elsewhere from the copy. Volumes stay: sandboxes elsewhere use them,
+and wait for the node while it is away.
 
 With --volumes, volumes move too, for a node that will not come back: each once only
 paused sandboxes mount it, one after the other. Starts of sandboxes that mount one, and
 calls to its files, are answered with 503 while it moves.
 
 The command prints the numbers of the rest as they change. It ends when no sandbox is
-left, and with --volumes no volume. If you
+left, no kept snapshot without a copy in S3, and with --volumes no volume. If you
 interrupt it, the drain continues, also after a restart of the node, until "node undrain".`,
 		Example: `  cloud-sandbox node drain node-1
   cloud-sandbox node drain node-1 --wait=false
@@ -146,7 +146,7 @@ interrupt it, the drain continues, also after a restart of the node, until "node
 func awaitDrain(cmd *cobra.Command, c *client.Client, node v1.NodeDetails) (_ v1.NodeDetails, err error) {
 	said, busy := "", time.Now()
 	for time.Since(busy) < drainQuiet {
-		if r := node.Records; r.Running+r.Paused > 0 || node.MoveVolumes && r.Volumes > 0 {
+		if r := node.Records; r.Running+r.Paused+r.UncopiedSnapshots > 0 || node.MoveVolumes && r.Volumes > 0 {
 			busy = time.Now()
 			if now := leftOn(node); now != said {
 				said = now
@@ -171,7 +171,8 @@ func awaitDrain(cmd *cobra.Command, c *client.Client, node v1.NodeDetails) (_ v1
 // leftOn says what is left on a node.
 func leftOn(n v1.NodeDetails) string {
 	r := n.Records
-	return fmt.Sprintf("%d running and %d paused sandboxes, %d kept snapshots and %d volumes are on it", r.Running, r.Paused, r.Snapshots, r.Volumes)
+	return fmt.Sprintf("%d running and %d paused sandboxes, %d kept snapshots (%d without a copy in S3) and %d volumes are on it",
+		r.Running, r.Paused, r.Snapshots, r.UncopiedSnapshots, r.Volumes)
 }
 
 func (n *nodeCommands) undrain() *cobra.Command {

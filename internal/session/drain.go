@@ -14,8 +14,8 @@ const (
 	// each further attempt, up to lastDrainRetry: a running Sandbox stands still meanwhile.
 	firstDrainRetry = 30 * time.Second
 	lastDrainRetry  = 10 * time.Minute
-	// parallelDrains bounds the Sandboxes that leave Nodes at the same time. Each of them
-	// stands still meanwhile. One copy is left for starts.
+	// parallelDrains bounds the Sandboxes and Kept Snapshots that leave Nodes at the same
+	// time. A running Sandbox stands still meanwhile. One copy is left for starts.
 	parallelDrains = parallelCopies - 1
 	// leaveLimit bounds the move of one Sandbox.
 	leaveLimit = pauseLimit + copyLimit + resumeLimit
@@ -188,6 +188,11 @@ func (m *Manager) anyDrains() bool {
 // leave moves a Sandbox away from its Node, if that drains. Requests to it wait meanwhile.
 // When ctx ends, it cancels a copy, and finishes the rest.
 func (m *Manager) leave(ctx context.Context, id string) error {
+	left, err := m.leaveTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer left()
 	sb, done, err := m.move(ctx, id)
 	if errors.Is(err, sandbox.NotFound) {
 		return nil
@@ -211,6 +216,17 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 		return m.leaveRunning(ctx, sb)
 	}
 	return nil
+}
+
+// leaveTurn waits until a Sandbox or a Kept Snapshot may leave a Node; call done after it has.
+// The error is ctx's.
+func (m *Manager) leaveTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case m.leaves <- struct{}{}:
+		return func() { <-m.leaves }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // leaveRunning moves a running Sandbox, which the caller holds by move. It is frozen while

@@ -295,13 +295,12 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 // Snapshot, or from its replica if that Node is away or has lost it. If that fails, a sweep
 // deletes the rest.
 func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
-	select {
-	case m.copies.turns <- struct{}{}:
-		defer func() { <-m.copies.turns }()
-	case <-ctx.Done():
-		return sandbox.Snapshot{}, ctx.Err()
+	done, err := m.copyTurn(ctx)
+	if err != nil {
+		return sandbox.Snapshot{}, err
 	}
-	to, err := m.store.InsertSnapshot(ctx, to)
+	defer done()
+	to, err = m.store.InsertSnapshot(ctx, to)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
@@ -317,6 +316,16 @@ func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (san
 		return sandbox.Snapshot{}, errors.Join(err, fetchErr)
 	}
 	return m.received(ctx, to, saved)
+}
+
+// copyTurn waits until a state may be copied; call done after the copy. The error is ctx's.
+func (m *Manager) copyTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case m.copies.turns <- struct{}{}:
+		return func() { <-m.copies.turns }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // isOutOfReach reports whether err says that a saved state cannot be had from its Node.

@@ -860,6 +860,7 @@ func TestRollbackOnSilentNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		w.recordCopy(snap) // so that it stays on its node
 		w.setDraining("a", true)
 		w.setDraining("a", false)
 		moved := w.record(sb.ID)

@@ -24,7 +24,14 @@ func (m *Manager) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 	head := snapfile.HeadOf(snap)
 	head.WithImage = image
 	w := snapfile.NewWriter(file, head)
-	if err := m.nodes.ExportSaved(ctx, snap.Node, snap.ID, image, w); err != nil {
+	err = m.nodes.ExportSaved(ctx, snap.Node, snap.ID, image, w)
+	if errors.Is(err, sandbox.NotFound) {
+		// Nothing is written then. The state may have moved since the record was read.
+		if now, lookErr := m.SnapshotByID(ctx, tenant, id); lookErr == nil && now.Node != snap.Node {
+			err = m.nodes.ExportSaved(ctx, now.Node, snap.ID, image, w)
+		}
+	}
+	if err != nil {
 		w.Abandon()
 		if errors.Is(err, sandbox.NotFound) { // deleted meanwhile, or lost
 			return sandbox.Errorf(sandbox.Conflict, "the saved state does not exist any more").WithCause(err)
@@ -127,10 +134,18 @@ func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, image stri
 	return m.received(ctx, snap, saved)
 }
 
+// checkSaved returns Invalid if a state differs from the record of its Snapshot.
+func checkSaved(snap sandbox.Snapshot, saved sandbox.Saved) error {
+	if saved.Image != snap.Image || !saved.Shape.Covers(snap.Shape) || saved.Memory != snap.Memory {
+		return sandbox.Errorf(sandbox.Invalid, "the head of the file does not match its snapshot")
+	}
+	return nil
+}
+
 // received records a Snapshot, whose state its Node has made from an export, as ready.
 func (m *Manager) received(ctx context.Context, snap sandbox.Snapshot, saved sandbox.Saved) (_ sandbox.Snapshot, err error) {
-	if saved.Image != snap.Image || !saved.Shape.Covers(snap.Shape) || saved.Memory != snap.Memory {
-		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the head of the file does not match its snapshot")
+	if err := checkSaved(snap, saved); err != nil {
+		return sandbox.Snapshot{}, err
 	}
 	snap.State, snap.Bytes, snap.Build, snap.Digest, snap.CPU = sandbox.SnapshotReady, saved.Bytes, saved.Build, saved.Digest, saved.CPU
 	if snap, err = m.store.UpdateSnapshot(ctx, snap); err != nil {

@@ -108,6 +108,7 @@ type store interface {
 	sandbox.SandboxStore
 	sandbox.SnapshotStore
 	sandbox.LeftStates
+	sandbox.SnapshotMoves
 	sandbox.VolumeStore
 	leases
 	// Of sandbox.QuotaStore and TenantStore.
@@ -155,6 +156,7 @@ type Manager struct {
 	suspended   suspended
 	line        line
 	copies      copies        // their map is guarded by mu
+	leaves      chan struct{} // a semaphore of parallelDrains
 	mendCh      chan struct{} // asks for reconciling soon, after a failure
 	lostCh      chan struct{} // asks for reconciling at once: a Node is lost
 	// sweepCh asks for a sweep of unneeded Snapshots and Volumes.
@@ -231,6 +233,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		tails:       newTails(),
 		checkpoints: newCheckpoints(),
 		copies:      newCopies(),
+		leaves:      make(chan struct{}, parallelDrains),
 		guesses:     guesses{images: map[namedTemplate]string{}},
 		mendCh:      make(chan struct{}, 1),
 		lostCh:      make(chan struct{}, 1),
@@ -266,6 +269,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.watchNodes(ctx) })
 	g.Go(func() error { return m.keepDrained(ctx) })
 	g.Go(func() error { return m.keepVolumesDrained(ctx) })
+	g.Go(func() error { return m.keepSnapshotsDrained(ctx) })
 	defer m.awaitStops()
 	return g.Wait()
 }

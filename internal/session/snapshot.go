@@ -420,7 +420,15 @@ func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	err := m.deleteSaved(ctx, snap)
+	// It may have moved since the caller read the record. From now on it does not.
+	snap, err := m.store.SnapshotByID(ctx, snap.ID)
+	if errors.Is(err, sandbox.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = m.deleteSaved(ctx, snap)
 	if err == nil || errors.Is(err, sandbox.Unsupported) {
 		return m.store.DropSnapshot(ctx, snap.ID)
 	}
@@ -447,8 +455,13 @@ func (m *Manager) deleteSaved(ctx context.Context, snap sandbox.Snapshot) error 
 	return m.nodes.DeleteSaved(ctx, snap.Node, snap.ID)
 }
 
-// leftAtOnce bounds the states that one sweep deletes on Nodes that have returned.
-const leftAtOnce = 1000
+const (
+	// leftAtOnce bounds the states that one sweep deletes on Nodes that have returned.
+	leftAtOnce = 1000
+	// leftLimit bounds the deletion of one of them, from before the records say that it is
+	// left.
+	leftLimit = 10 * time.Second
+)
 
 // sweepLeft deletes the states of dropped Snapshots on Nodes that have returned.
 func (m *Manager) sweepLeft(ctx context.Context) error {
@@ -458,16 +471,32 @@ func (m *Manager) sweepLeft(ctx context.Context) error {
 	}
 	work := newGroup()
 	for _, state := range left {
-		work.do(func() error {
-			limited, cancel := context.WithTimeout(ctx, stopLimit)
-			defer cancel()
-			if err := m.nodes.DeleteSaved(limited, state.Node, state.Snapshot); err != nil && !errors.Is(err, sandbox.Unsupported) {
-				return err
-			}
-			return m.store.ForgetState(ctx, state)
-		})
+		work.do(func() error { return m.deleteLeft(ctx, state) })
 	}
 	return work.wait()
+}
+
+// deleteLeft deletes a state that was left on a Node, unless a move or a start uses its
+// Snapshot. Since the list was read, a move may have made it the Snapshot's only state: this
+// process holds the Snapshot then, and another one waits for moveSettle.
+func (m *Manager) deleteLeft(ctx context.Context, state sandbox.LeftState) error {
+	release, free := m.keepFree(state.Snapshot)
+	if !free {
+		return nil
+	}
+	defer release()
+	limited, cancel := context.WithTimeout(ctx, leftLimit)
+	defer cancel()
+	switch err := m.store.ClaimState(limited, state); {
+	case errors.Is(err, sandbox.NotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := m.nodes.DeleteSaved(limited, state.Node, state.Snapshot); err != nil && !errors.Is(err, sandbox.Unsupported) {
+		return err
+	}
+	return m.store.ForgetState(ctx, state)
 }
 
 // sweep deletes unneeded Snapshots: Snapshots of incomplete saves and deletions, and

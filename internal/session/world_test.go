@@ -662,12 +662,21 @@ type checkedStore struct {
 	// onVolumesLeft runs once the Volumes that are left were read, onRehome before one moves;
 	// its error fails the call.
 	onVolumesLeft atomic.Pointer[func()]
+	onStatesLeft  atomic.Pointer[func()] // runs once the states that are left were read
 	onRehome      atomic.Pointer[func(id string, from, to sandbox.VolumePlace) error]
 }
 
 func (s *checkedStore) VolumesLeft(ctx context.Context) ([]sandbox.Volume, error) {
 	left, err := s.Store.VolumesLeft(ctx)
 	if on := s.onVolumesLeft.Load(); on != nil {
+		(*on)()
+	}
+	return left, err
+}
+
+func (s *checkedStore) StatesLeft(ctx context.Context, limit int) ([]sandbox.LeftState, error) {
+	left, err := s.Store.StatesLeft(ctx, limit)
+	if on := s.onStatesLeft.Load(); on != nil {
 		(*on)()
 	}
 	return left, err

@@ -25,6 +25,7 @@ var theCluster struct {
 	*rig.Fleet
 	network *rig.Network
 	db      *postgrestest.Server
+	s3      *s3rig.Server
 }
 
 // startCluster starts two machines of each role, in network namespaces, and PostgreSQL,
@@ -38,7 +39,7 @@ func startCluster(t testing.TB) *rig.Server {
 		"SNAPSHOT_DISK_MB=", "CLOUD_SANDBOX_DOMAIN=sandbox.test:8080", "POOL_MIN_SIZE=2", "POOL_MAX_SIZE=2",
 		"CLOUD_SANDBOX_DATABASE="+db.Address(t), "RATE_LIMITS="+redistest.StartOn(t, host).URL())
 	theCluster.Fleet = rig.NewCluster(t, n, env...)
-	theCluster.network, theCluster.db = n, db
+	theCluster.network, theCluster.db, theCluster.s3 = n, db, s3
 	theCluster.StartAll(t)
 	if rig.HasEarlier() {
 		rollOut(t, theCluster.Fleet)
@@ -422,7 +423,11 @@ func TestClusterWire(t *testing.T) {
 type nodeUse struct {
 	Draining, Lost bool
 	FenceSeconds   float64 `json:"fence_seconds"`
-	Records        struct{ Running, Paused, Snapshots, Volumes int }
+	Records        struct {
+		Running, Paused, Snapshots, Volumes int
+
+		Uncopied int `json:"uncopied_snapshots"`
+	}
 }
 
 // A node drains under use: its sandboxes go on elsewhere with their memory, processes,
@@ -453,8 +458,22 @@ func TestClusterDrain(t *testing.T) {
 	}
 	paused := placedOn(t, f, c, rig.FleetHome, rig.Body{"timeout_seconds": 900, "on_timeout": "pause"})
 	c.Run(t, paused, "python", "x = 40", nil)
+	theCluster.s3.Stop() // so that a kept snapshot has no copy there
+	s3Up := sync.OnceFunc(func() {
+		if err := theCluster.s3.Up(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(s3Up)
+	var kept struct {
+		ID string `json:"snapshot_id"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+paused+"/snapshots", rig.Body{"name": "kept"}, &kept)
 	c.Must(t, "POST", "/api/v1/sessions/"+paused+"/pause", nil, nil)
 	drain(rig.FleetNode, false)
+	if n := node(rig.FleetHome).Records; n.Uncopied == 0 {
+		t.Errorf("the kept snapshot is not on the node alone: %+v", n)
+	}
 
 	// Lines that one command prints while its sandbox moves, both ways.
 	streamed := make(chan string, 1)
@@ -486,8 +505,19 @@ func TestClusterDrain(t *testing.T) {
 		drain(leg.from, true)
 		rig.Within(t, 3*rig.Patience, leg.from+" is empty", func() bool {
 			n := node(leg.from)
-			return n.Draining && n.Records.Running == 0 && n.Records.Paused == 0
+			return n.Draining && n.Records.Running == 0 && n.Records.Paused == 0 && n.Records.Uncopied == 0
 		})
+		if leg.from == rig.FleetHome { // S3 has no copy
+			if n := node(rig.FleetNode).Records; n.Snapshots == 0 {
+				t.Errorf("the kept snapshot has not moved: %+v", n)
+			}
+			from := c.Create(t, rig.Body{"snapshot_id": kept.ID, "timeout_seconds": 60}).ID
+			if got := c.Run(t, from, "python", "print(x + 1)", nil); got.Stdout != "41\n" {
+				t.Errorf("from the snapshot that moved: %s", got)
+			}
+			c.Must(t, "DELETE", "/api/v1/sessions/"+from, nil, nil)
+			s3Up()
+		}
 		for i, s := range all {
 			s.remembers(t)
 			rig.Within(t, rig.Patience, "its processes go on", func() bool { n, err := s.at(c.URL); return err == nil && n > before[i] })

@@ -58,7 +58,7 @@ func (a *API) nodeView(ctx context.Context, n NodeState, known sandbox.NodeRecor
 	v := nodeDetailsOf(n)
 	use, err := a.NodeRecords.NodeUse(ctx, n.Node)
 	v.Draining, v.MoveVolumes, v.Lost, v.FenceSeconds = known.Draining, known.MoveVolumes, known.Lost, known.FenceAfter.Seconds()
-	v.Records = v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, Volumes: use.Volumes}
+	v.Records = v1.NodeRecords{Running: use.Running, Paused: use.Paused, Snapshots: use.Snapshots, UncopiedSnapshots: use.Uncopied, Volumes: use.Volumes}
 	return v, err
 }
 

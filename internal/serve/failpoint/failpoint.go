@@ -104,6 +104,16 @@ func (s *store) LeaveSnapshot(ctx context.Context, id string) error {
 	return s.Store.LeaveSnapshot(ctx, id)
 }
 
+func (s *store) BeginSnapshotMove(ctx context.Context, snap sandbox.Snapshot, to string) error {
+	s.p.step()
+	return s.Store.BeginSnapshotMove(ctx, snap, to)
+}
+
+func (s *store) MoveSnapshot(ctx context.Context, snap sandbox.Snapshot, from string) error {
+	s.p.step()
+	return s.Store.MoveSnapshot(ctx, snap, from)
+}
+
 func (s *store) InsertVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
 	return after(s.p, func() (sandbox.Volume, error) { return s.Store.InsertVolume(ctx, v) })
 }

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -56,11 +57,11 @@ const (
 
 // copyStatements are the writer's prepared statements for copies and their packs.
 type copyStatements struct {
-	copyNeeded, snapshotOwned, copyNow, keepCopy, copyOthers, abandonCopies *sql.Stmt
-	packNow, insertPack, abandonPack, usePack                               *sql.Stmt
-	endFormer, dropFormer, endSome, dropSome, dropCopy                      *sql.Stmt
-	copiesLeft, packsLeft, dropPacks                                        *sql.Stmt
-	leaveState, forgetState                                                 *sql.Stmt
+	copyNeeded, snapshotOwned, copyNow, keepCopy, copyOthers, abandonCopies   *sql.Stmt
+	packNow, insertPack, abandonPack, usePack                                 *sql.Stmt
+	endFormer, dropFormer, endSome, dropSome, dropCopy                        *sql.Stmt
+	copiesLeft, packsLeft, dropPacks                                          *sql.Stmt
+	leaveState, forgetState, stateLeft, snapshotOn, expectState, moveSnapshot *sql.Stmt
 }
 
 func (s *copyStatements) all(d *dialect) []prepared {
@@ -86,11 +87,19 @@ func (s *copyStatements) all(d *dialect) []prepared {
 		{&s.dropPacks, `DELETE FROM packs WHERE deleting AND name ` + d.inList},
 		{&s.leaveState, `INSERT INTO left_states (node, snapshot) SELECT node, id FROM snapshots WHERE id = ? ON CONFLICT (node, snapshot) DO NOTHING`},
 		{&s.forgetState, `DELETE FROM left_states WHERE node = ? AND snapshot = ?`},
+		{&s.stateLeft, `SELECT 1 FROM left_states WHERE node = ? AND snapshot = ?`},
+		{&s.snapshotOn, `SELECT 1 FROM snapshots WHERE id = ? AND node = ? AND state = 'ready'`},
+		{&s.expectState, `INSERT INTO left_states (node, snapshot) VALUES (?, ?)`},
+		{&s.moveSnapshot, `UPDATE snapshots SET node = ?3, bytes = ?4, build = ?5, digest = ?6, cpu = ?7, version = version + 1
+			WHERE id = ?1 AND node = ?2 AND state = 'ready' AND kept AND NOT EXISTS (SELECT 1 ` + referred + ` AND sandboxes.state IN ` + needed + `)`},
 	}
 }
 
 // copyQueries are the prepared statements of reading connections.
-type copyQueries struct{ packScope, findCopy, statesLeft *sql.Stmt }
+type copyQueries struct{ packScope, findCopy, statesLeft, snapshotsAlone *sql.Stmt }
+
+// uncopied is true of a Snapshot of which no complete copy is recorded.
+const uncopied = `NOT EXISTS (SELECT 1 FROM copies WHERE copies.snapshot = snapshots.id AND copies.state = 'ready')`
 
 func (q *copyQueries) all(d *dialect) []prepared {
 	return []prepared{
@@ -99,6 +108,8 @@ func (q *copyQueries) all(d *dialect) []prepared {
 			WHERE copies.snapshot = ? AND copies.state = 'ready' AND snapshots.tenant = ?`},
 		{&q.statesLeft, d.clocked(`SELECT left_states.node, left_states.snapshot, nodes.lease_until, ` + clockName + ` FROM left_states JOIN nodes ON nodes.name = left_states.node
 			WHERE nodes.lease_until > ` + clockName + ` LIMIT ?`)},
+		{&q.snapshotsAlone, snapshotTable.record + `WHERE node = ? AND kept AND state = 'ready' AND layer = '' AND ` + uncopied + `
+			AND NOT EXISTS (SELECT 1 ` + referred + ` AND sandboxes.state IN ` + needed + `) ORDER BY created_at, id LIMIT ?`},
 	}
 }
 
@@ -407,10 +418,78 @@ func (s *Store) StatesLeft(ctx context.Context, limit int) ([]sandbox.LeftState,
 	return all, err
 }
 
+// ClaimState implements sandbox.LeftStates.
+func (s *Store) ClaimState(ctx context.Context, left sandbox.LeftState) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		there, err := found(st.stateLeft, left.Node, left.Snapshot)
+		if err == nil && !there {
+			err = sandbox.Errorf(sandbox.NotFound, "no files of the snapshot %.64s are left on the node", left.Snapshot)
+		}
+		if err != nil {
+			return err
+		}
+		here, err := found(st.snapshotOn, left.Snapshot, left.Node)
+		if err == nil && here { // no record should say both
+			err = sandbox.Errorf(sandbox.Conflict, "the snapshot %.64s is on the node", left.Snapshot)
+		}
+		return err
+	})
+}
+
 // ForgetState implements sandbox.LeftStates.
 func (s *Store) ForgetState(ctx context.Context, left sandbox.LeftState) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		_, err := st.forgetState.Exec(left.Node, left.Snapshot)
 		return err
+	})
+}
+
+// SnapshotsAlone implements sandbox.SnapshotMoves.
+func (s *Store) SnapshotsAlone(ctx context.Context, node string, limit int) ([]sandbox.Snapshot, error) {
+	return collect(snapshotTable.scan)(s.query.snapshotsAlone.QueryContext(ctx, node, limit))
+}
+
+// BeginSnapshotMove implements sandbox.SnapshotMoves.
+func (s *Store) BeginSnapshotMove(ctx context.Context, snap sandbox.Snapshot, to string) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		here, err := found(st.snapshotOn, snap.ID, snap.Node)
+		if err != nil {
+			return err
+		}
+		left, err := found(st.stateLeft, to, snap.ID)
+		switch {
+		case err != nil:
+			return err
+		case !here || to == snap.Node:
+			return sandbox.Errorf(sandbox.Conflict, "the snapshot %.64s is deleted or elsewhere by now", snap.ID)
+		case left:
+			return sandbox.Errorf(sandbox.Conflict, "files of the snapshot %.64s are to be deleted on the node first", snap.ID)
+		}
+		_, err = st.expectState.Exec(to, snap.ID)
+		return err
+	})
+}
+
+// MoveSnapshot implements sandbox.SnapshotMoves.
+func (s *Store) MoveSnapshot(ctx context.Context, snap sandbox.Snapshot, from string) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		for _, one := range []struct {
+			stmt  *sql.Stmt
+			args  []any
+			other string
+		}{
+			{st.forgetState, []any{snap.Node, snap.ID}, "its files on the other node may have been deleted"},
+			{st.moveSnapshot, []any{snap.ID, from, snap.Node, snap.Bytes, snap.Build, snap.Digest, string(snap.CPU)}, "it is in use, deleted, or elsewhere"},
+			{st.expectState, []any{from, snap.ID}, ""},
+		} {
+			result, err := one.stmt.Exec(one.args...)
+			if err != nil {
+				return err
+			}
+			if n, err := result.RowsAffected(); err != nil || n == 0 {
+				return cmp.Or(err, error(sandbox.Errorf(sandbox.Conflict, "the snapshot %.64s does not move: %s", snap.ID, one.other)))
+			}
+		}
+		return nil
 	})
 }

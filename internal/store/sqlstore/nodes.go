@@ -120,6 +120,7 @@ const nodeUseText = `SELECT
 	(SELECT count(*) FROM sandboxes WHERE boot_node = ?1 AND state <> 'ended' AND state <> 'paused'),
 	(SELECT count(*) FROM sandboxes JOIN snapshots ON snapshots.id = sandboxes.snapshot WHERE snapshots.node = ?1 AND sandboxes.state <> 'ended' AND sandboxes.state = 'paused'),
 	(SELECT count(*) FROM snapshots WHERE node = ?1 AND kept AND state = 'ready' AND layer = ''),
+	(SELECT count(*) FROM snapshots WHERE node = ?1 AND kept AND state = 'ready' AND layer = '' AND ` + uncopied + `),
 	(SELECT count(*) FROM volumes WHERE node = ?1 AND state = 'ready')`
 
 // SetDraining implements sandbox.NodeStore.
@@ -167,7 +168,7 @@ func (s *Store) SetLost(ctx context.Context, name string, epoch int64, lost bool
 
 // NodeUse implements sandbox.NodeStore.
 func (s *Store) NodeUse(ctx context.Context, name string) (u sandbox.NodeUse, err error) {
-	err = s.query.nodeUse.QueryRowContext(ctx, name).Scan(&u.Running, &u.Paused, &u.Snapshots, &u.Volumes)
+	err = s.query.nodeUse.QueryRowContext(ctx, name).Scan(&u.Running, &u.Paused, &u.Snapshots, &u.Uncopied, &u.Volumes)
 	return u, classify(err)
 }
 

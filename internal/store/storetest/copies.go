@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,6 +28,7 @@ var copyCases = []check{
 	{"many packs are released in steps", manyPacks},
 	{"bad names of copies and packs are Invalid", badCopies},
 	{"a state is left on a node that is away", leftStates},
+	{"a snapshot moves from node to node", moveSnapshots},
 }
 
 const copyPrefix, otherPrefix = "00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"
@@ -405,10 +407,97 @@ func leftStates(t *testing.T, st sandbox.Store) {
 	must(t, err)
 	state := sandbox.LeftState{Node: "local", Snapshot: snap}
 	left(state)
+	must(t, st.ClaimState(t.Context(), state))
 	must(t, st.ForgetState(t.Context(), state))
+	codetest.Want(t, "a claim of one that is forgotten", st.ClaimState(t.Context(), state), sandbox.NotFound)
 	left()
 	must(t, st.LeaveSnapshot(t.Context(), sandbox.NewSnapshotID())) // one that is gone already
 	left()
+}
+
+func moveSnapshots(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	for _, node := range []string{"local", "b"} {
+		_, err := st.RenewLease(ctx, sandbox.NodeRecord{Name: node, Holder: "h", Engine: "fake"}, time.Minute)
+		must(t, err)
+	}
+	keep := func(change func(*sandbox.Snapshot)) sandbox.Snapshot {
+		s := snapshot("t", sandbox.NewSandboxID())
+		s.Kept = true
+		change(&s)
+		return insertSnapshot(t, st, s)
+	}
+	snap := keep(func(s *sandbox.Snapshot) { s.CPU = "a" })
+	keep(func(s *sandbox.Snapshot) { s.Layer, s.UsedAt = strings.Repeat("0", 64), s.CreatedAt })
+	keep(func(s *sandbox.Snapshot) { s.State = sandbox.SnapshotSaving })
+	keep(func(s *sandbox.Snapshot) { s.Kept = false })
+	keep(func(s *sandbox.Snapshot) { s.Node = "b" })
+	outside := keep(func(*sandbox.Snapshot) {})
+	_, err := st.BeginCopy(ctx, "local", attempt(outside.ID).CopyRef)
+	must(t, err)
+	must(t, st.CompleteCopy(ctx, "local", attempt(outside.ID)))
+	user := standing(t, st, sandbox.Paused, keep(func(*sandbox.Snapshot) {}).ID)
+	alone := func(node string, want ...string) {
+		t.Helper()
+		all, err := st.SnapshotsAlone(ctx, node, 10)
+		var got []string
+		for _, s := range all {
+			got = append(got, s.ID)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("alone on %s are %v, %v, want %v", node, got, err, want)
+		}
+	}
+	left := func(want ...sandbox.LeftState) {
+		t.Helper()
+		if got, err := st.StatesLeft(ctx, 10); err != nil || !slices.Equal(got, want) {
+			t.Errorf("left are %v, %v, want %v", got, err, want)
+		}
+	}
+	alone("local", snap.ID)
+	if use, err := st.NodeUse(ctx, "local"); err != nil || use.Snapshots != 3 || use.Uncopied != 2 {
+		t.Errorf("NodeUse = %+v, %v", use, err)
+	}
+	there, here := sandbox.LeftState{Node: "b", Snapshot: snap.ID}, sandbox.LeftState{Node: "local", Snapshot: snap.ID}
+	moved := snap
+	moved.Node, moved.Bytes, moved.Build, moved.Digest, moved.CPU, moved.Name = "b", snap.Bytes+1, "other", "d2", "a b", "not written"
+	codetest.Want(t, "a move that has not begun", st.MoveSnapshot(ctx, moved, "local"), sandbox.Conflict)
+	left()
+	must(t, st.BeginSnapshotMove(ctx, snap, "b"))
+	left(there)
+	codetest.Want(t, "a second begin", st.BeginSnapshotMove(ctx, snap, "b"), sandbox.Conflict)
+	codetest.Want(t, "a move from elsewhere", st.MoveSnapshot(ctx, moved, "c"), sandbox.Conflict)
+	left(there) // nothing of it was written
+	alone("local", snap.ID)
+	must(t, st.MoveSnapshot(ctx, moved, "local"))
+	left(here)
+	now, err := st.SnapshotByID(ctx, snap.ID)
+	want := moved
+	want.Name, want.Version = snap.Name, snap.Version+1
+	if err != nil || !reflect.DeepEqual(now, want) {
+		t.Errorf("it is %+v, %v, want %+v", now, err, want)
+	}
+	codetest.Want(t, "the same again", st.MoveSnapshot(ctx, moved, "local"), sandbox.Conflict)
+	codetest.Want(t, "a move back before a sweep", st.BeginSnapshotMove(ctx, moved, "local"), sandbox.Conflict)
+	must(t, st.ForgetState(ctx, here))
+	must(t, st.BeginSnapshotMove(ctx, moved, "local"))
+	must(t, st.ForgetState(ctx, here))
+	codetest.Want(t, "a move that begins elsewhere", st.BeginSnapshotMove(ctx, snap, "c"), sandbox.Conflict)
+	codetest.Want(t, "a move to its own node", st.BeginSnapshotMove(ctx, moved, "b"), sandbox.Conflict)
+	must(t, st.BeginSnapshotMove(ctx, moved, "local"))
+	must(t, st.RetireSnapshot(ctx, snap.ID, false))
+	codetest.Want(t, "a begin of one that is deleted", st.BeginSnapshotMove(ctx, moved, "c"), sandbox.Conflict)
+	moved.Node = "local"
+	codetest.Want(t, "a move of one that is deleted", st.MoveSnapshot(ctx, moved, "b"), sandbox.Conflict)
+
+	needed, err := st.SnapshotByID(ctx, user.Snapshot)
+	must(t, err)
+	must(t, st.BeginSnapshotMove(ctx, needed, "b"))
+	needed.Node = "b"
+	codetest.Want(t, "a move of one in which a sandbox is paused", st.MoveSnapshot(ctx, needed, "local"), sandbox.Conflict)
+	end(t, st, user, epoch)
+	alone("local", needed.ID)
+	must(t, st.MoveSnapshot(ctx, needed, "local"))
 }
 
 // pairPacks has two processes at once: one has a copy share a pack that the other releases. It

@@ -767,7 +767,7 @@ func nodeUse(t *testing.T, st sandbox.Store) {
 		}
 	}
 	for node, want := range map[string]sandbox.NodeUse{
-		"a": {Running: 2, Paused: 1, Snapshots: 1, Volumes: 1}, "b": {Snapshots: 1}, "none": {},
+		"a": {Running: 2, Paused: 1, Snapshots: 1, Uncopied: 1, Volumes: 1}, "b": {Snapshots: 1, Uncopied: 1}, "none": {},
 	} {
 		if got, err := st.NodeUse(ctx, node); err != nil || got != want {
 			t.Errorf("NodeUse of %s = %+v, %v, want %+v", node, got, err, want)
