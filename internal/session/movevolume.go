@@ -172,7 +172,7 @@ func (m *Manager) settleVolume(ctx context.Context, v sandbox.Volume) error {
 	if err := m.nodes.CreateVolume(ctx, v.Node, specOf(v)); err != nil {
 		return err
 	}
-	if err := m.nodes.DeleteVolume(ctx, v.LeftOn, v.ID); err != nil {
+	if err := m.dropFiles(ctx, v.LeftOn, v.ID); err != nil {
 		return err
 	}
 	return m.store.RehomeVolume(ctx, v.ID, v.Place(), sandbox.VolumePlace{Node: v.Node})

@@ -306,16 +306,22 @@ func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, the
 // nodeLost reports whether a Node is declared lost, or its Lease expired more than
 // NodeGrace ago.
 func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
+	n, known, err := m.nodeRecord(ctx, node)
+	return err == nil && (!known || n.Lost || n.LeaseLeft < -m.cfg.NodeGrace), err
+}
+
+// nodeRecord reads the record of a Node. known is false if it was retired.
+func (m *Manager) nodeRecord(ctx context.Context, node string) (n sandbox.NodeRecord, known bool, err error) {
 	nodes, err := m.store.Nodes(ctx)
 	if err != nil {
-		return false, err
+		return n, false, err
 	}
 	for _, n := range nodes {
 		if n.Name == node {
-			return n.Lost || n.LeaseLeft < -m.cfg.NodeGrace, nil
+			return n, true, nil
 		}
 	}
-	return true, nil // its record was retired
+	return n, false, nil
 }
 
 // A group runs functions, several at a time, and joins their errors.

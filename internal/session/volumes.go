@@ -175,12 +175,25 @@ func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 		if node == "" {
 			continue
 		}
-		if err := m.nodes.DeleteVolume(ctx, node, v.ID); err != nil {
+		if err := m.dropFiles(ctx, node, v.ID); err != nil {
 			m.log.WarnContext(ctx, "deleting the files of a volume failed; will retry", telemetry.KeyVolume, v.ID, telemetry.KeyNode, node, telemetry.KeyError, err)
 			return nil
 		}
 	}
 	return m.store.DropVolume(ctx, v.ID)
+}
+
+// dropFiles deletes the files that a Volume has on a Node. A Node whose record was retired
+// has none any more: it has been away for so long that it is not waited for.
+func (m *Manager) dropFiles(ctx context.Context, node, id string) error {
+	err := m.nodes.DeleteVolume(ctx, node, id)
+	if err == nil {
+		return nil
+	}
+	if _, known, readErr := m.nodeRecord(ctx, node); known || readErr != nil {
+		return err
+	}
+	return nil
 }
 
 // sweepVolumes deletes Volumes whose creation or deletion is half done, and the

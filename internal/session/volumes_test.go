@@ -586,6 +586,38 @@ func TestVolumeMoveIsCutOff(t *testing.T) {
 	})
 }
 
+// A Node that does not come back keeps no Volume from moving or from its deletion once the
+// Node's record was retired.
+func TestVolumeOutlivesRetiredNode(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		kept, deleted := w.volume("kept"), w.volume("deleted")
+		w.lease("former", -23*time.Hour)
+		left := sandbox.VolumePlace{Node: "a", LeftOn: "former"}
+		for _, v := range []sandbox.Volume{kept, deleted} {
+			if err := w.store.RehomeVolume(ctx, v.ID, v.Place(), left); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.m.DeleteVolume(ctx, "t", deleted.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(50 * time.Minute)
+		for _, v := range []sandbox.Volume{kept, deleted} {
+			if at := w.homeOf(v.ID); at != left {
+				t.Errorf("while the node may come back, %s is at %+v", v.Name, at)
+			}
+		}
+		w.pass(time.Hour)
+		if at := w.homeOf(kept.ID); at != (sandbox.VolumePlace{Node: "a"}) {
+			t.Errorf("after that it is at %+v", at)
+		}
+		_, err := w.store.VolumeByID(ctx, deleted.ID)
+		codetest.Want(t, "the record of the deleted one", err, sandbox.NotFound)
+		w.consistentVolumes()
+	})
+}
+
 // A sweep that read the record of a move before it ended leaves the moved files alone.
 func TestSweepReadsAMoveThatEnds(t *testing.T) {
 	onTwo(t, func(t *testing.T, w *world) {
