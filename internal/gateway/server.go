@@ -362,6 +362,7 @@ func wrongMethod(allow string) rest.Handler {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	defer s.requests.Done()
+	internalrpc.EndConnection(w, s.draining)
 	r = s.fromClient(r)
 	// A request for a port of a Sandbox may have any path.
 	if to, ok, err := traffic.TargetOf(r, asksControl); ok {
@@ -384,10 +385,10 @@ var errDraining = sandbox.Errorf(sandbox.Unavailable, "the server is shutting do
 // EndedBuilds returns the events of builds by steps that ended at since or later.
 func (s *Server) EndedBuilds(since time.Time) []sandbox.Event { return s.builds.Ended(since) }
 
-// Run serves on the listeners until ctx ends. Then it accepts no more connections,
-// gives the requests in progress Config.Drain and ends the rest. It returns when every
-// request has ended, with nil after the end of ctx. It closes the listeners; an error
-// of one ends them all.
+// Run serves on the listeners until ctx ends. Then it accepts no more connections, ends
+// connections in use by the answer to their next request, gives the requests in progress
+// Config.Drain and ends the rest. It returns when every request has ended, with nil after
+// the end of ctx. It closes the listeners; an error of one ends them all.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -423,10 +424,12 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	failed := make(chan error, len(listeners))
+	var open []net.Listener
 	for _, ln := range listeners {
 		if s.TLS != nil {
 			ln = secure(ln, s.TLS)
 		}
+		open = append(open, ln)
 		serving.Go(func() { failed <- srv.Serve(ln) })
 	}
 	select {
@@ -435,7 +438,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 	}
-	close(s.draining)
+	internalrpc.LetConnectionsEnd(s.draining, open)
 	return s.drain(srv, cancel)
 }
 

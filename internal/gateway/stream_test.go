@@ -231,6 +231,47 @@ func TestDrainEnds(t *testing.T) {
 	}
 }
 
+// A shutdown breaks no request that follows another one on a connection: it is answered,
+// or no connection can be made.
+func TestShutdownBreaksNoRequest(t *testing.T) {
+	t.Parallel()
+	for i := range 5 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			addr, stop := f.Serve()
+			client := &http.Client{Transport: &http.Transport{}}
+			some, last := make(chan struct{}), make(chan error, 1)
+			go func() {
+				for n := 0; ; n++ {
+					if n == 100 {
+						close(some)
+					}
+					resp, err := client.Post("http://"+addr.String()+"/api/v1/execute", "application/json", strings.NewReader("{}"))
+					if err != nil {
+						last <- err
+						return
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}()
+			select {
+			case <-some:
+			case err := <-last:
+				t.Fatal(err)
+			case <-time.After(time.Minute):
+				t.Fatal("a hundred requests take a minute")
+			}
+			stop()
+			var op *net.OpError
+			if err := <-last; !errors.As(err, &op) || op.Op != "dial" {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestHugeHeaders(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -260,5 +261,40 @@ func TestWhoMayCall(t *testing.T) {
 	}
 	if _, err := s.keys.check(req.Header(), Node); err != nil {
 		t.Error(err)
+	}
+}
+
+// A shutdown breaks no call that follows another one: the process answers it, or no
+// connection can be made.
+func TestShutdownBreaksNoCall(t *testing.T) {
+	for i := range 5 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			all := candidates(t, 1)
+			all[0].leads.Store(true)
+			s := NewSandboxes(all[0].unix, all[0].self(Gateway, ""))
+			t.Cleanup(s.Close)
+			var last error
+			var calling sync.WaitGroup
+			some := make(chan struct{})
+			calling.Go(func() {
+				for n := 0; last == nil; n++ {
+					if n == 100 {
+						close(some)
+					}
+					_, last = s.Create(t.Context(), "t", sandbox.CreateRequest{})
+				}
+			})
+			select {
+			case <-some:
+			case <-time.After(time.Minute):
+				t.Fatal("a hundred calls take a minute")
+			}
+			all[0].stop()
+			calling.Wait()
+			if !unreached(last) {
+				t.Errorf("after %d calls: %v", all[0].manager.made.Load(), last)
+			}
+		})
 	}
 }

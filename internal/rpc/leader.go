@@ -115,15 +115,21 @@ func (s *Sandboxes) vacant() bool {
 
 // toLeader makes a call to the session manager that leads. A call that has not begun is
 // made again at another one, for up to leadWait after the present one has said that it
-// does not lead, or could not be reached and its term is over.
-func (s *Sandboxes) toLeader(ctx context.Context, do func(*managerPeer) error) error {
+// does not lead, or could not be reached and its term is over. While that is so, the
+// present one is not called again: it may be closing its connections, and a call on one
+// that is being closed has perhaps begun.
+func (s *Sandboxes) toLeader(ctx context.Context, do func(*managerPeer) error) (err error) {
 	age := addressLife
+	var last *managerPeer
 	for began := time.Now(); ; {
-		p, err := s.of(ctx, age)
-		if err != nil {
-			return err
+		p, lookErr := s.of(ctx, age)
+		if lookErr != nil {
+			return sandbox.NotBegun(lookErr) // no leader is known yet
 		}
-		err = do(p)
+		if p != last || !s.vacant() {
+			err = do(p)
+		}
+		last = p
 		standby := errors.Is(err, sandbox.ErrStandby)
 		if err == nil || !standby && !unreached(err) || adviceOf(err) == 0 || time.Since(began) >= leadWait {
 			return err

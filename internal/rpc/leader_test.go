@@ -56,6 +56,7 @@ type candidate struct {
 	*server
 	manager manager
 	leads   atomic.Bool
+	asked   atomic.Int64 // calls that came
 	calls   atomic.Int64 // in progress
 }
 
@@ -63,6 +64,7 @@ func candidates(t *testing.T, n int) (all []*candidate) {
 	for range n {
 		c := &candidate{}
 		c.server = serve(t, SessionManager, LeaderService(func() (Manager, func()) {
+			c.asked.Add(1)
 			if !c.leads.Load() {
 				return nil, nil
 			}
@@ -208,7 +210,7 @@ func TestStandby(t *testing.T) {
 }
 
 // While the leader cannot be looked up, calls go to the last known leader. Without one
-// they fail with Unavailable.
+// they fail with Unavailable and may be repeated.
 func TestLookUpFails(t *testing.T) {
 	all := candidates(t, 1)
 	all[0].leads.Store(true)
@@ -221,8 +223,8 @@ func TestLookUpFails(t *testing.T) {
 		return all[0].unix, false, nil
 	}, all[0].self(Gateway, ""))
 	t.Cleanup(s.Close)
-	if _, err := s.Create(t.Context(), "t", sandbox.CreateRequest{}); !errors.Is(err, sandbox.Unavailable) {
-		t.Errorf("the first call: %v", err)
+	if _, err := s.Create(t.Context(), "t", sandbox.CreateRequest{}); !errors.Is(err, sandbox.Unavailable) || adviceOf(err) == 0 {
+		t.Errorf("the first call: %v, to be repeated after %v", err, adviceOf(err))
 	}
 	away.Store(nil)
 	if _, err := s.Create(t.Context(), "t", sandbox.CreateRequest{}); err != nil {
@@ -256,6 +258,23 @@ func TestLeaderResignedAndGone(t *testing.T) {
 		if over && err != nil || !over && !errors.Is(err, sandbox.Unavailable) {
 			t.Errorf("the term of the last leader is over: %v, the call ends with %v", over, err)
 		}
+	}
+}
+
+// A leader that has resigned is called once more at most, however long the next one takes.
+func TestResignedLeaderIsLeftAlone(t *testing.T) {
+	all := candidates(t, 2)
+	all[1].leads.Store(true)
+	var looked atomic.Int64
+	s := NewLeader(func(context.Context) (string, bool, error) {
+		if looked.Add(1) < 5 {
+			return all[0].unix, true, nil
+		}
+		return all[1].unix, false, nil
+	}, all[0].self(Gateway, ""))
+	t.Cleanup(s.Close)
+	if _, err := s.Create(t.Context(), "t", sandbox.CreateRequest{}); err != nil || all[0].asked.Load() != 1 {
+		t.Errorf("%v, after %d calls of the leader that has resigned", err, all[0].asked.Load())
 	}
 }
 

@@ -73,6 +73,7 @@ type Server struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.once.Do(s.build)
 	r = withConnection(r)
+	EndConnection(w, s.draining)
 	if r.TLS != nil {
 		s.mux.ServeHTTP(w, r)
 		return
@@ -256,9 +257,9 @@ func head(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// Run serves on the listeners until ctx ends, waits up to drainTime for the calls in
-// progress, and then ends them and every stream. It closes the listeners; an error of
-// one ends them all.
+// Run serves on the listeners until ctx ends. Then it closes them, answers calls on open
+// connections for lastRequests more, waits up to drainTime for the calls in progress,
+// and ends the calls that are left and every stream. An error of one listener ends them all.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	s.once.Do(s.build)
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -291,10 +292,10 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 	}
-	close(s.draining)
+	s.dials.refuseNew()
+	LetConnectionsEnd(s.draining, listeners)
 	patience, stop := context.WithTimeout(context.Background(), drainTime)
 	defer stop()
-	s.dials.refuseNew()
 	if srv.Shutdown(patience) == nil {
 		return nil
 	}
