@@ -1,10 +1,12 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -92,8 +94,35 @@ func (t *transports) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	r, err := inOneWrite(r)
+	if err != nil {
+		return nil, err
+	}
 	return t.with(pair).RoundTrip(r)
 }
+
+// maxOneWrite bounds the body of a request that is sent in one write with its headers.
+const maxOneWrite = 64 << 10
+
+// inOneWrite returns r, the request of a unary call, with a body that net/http knows to be
+// in memory. Otherwise it sends the headers alone first, and the other process wakes up for
+// them only to wait for the body.
+func inOneWrite(r *http.Request) (*http.Request, error) {
+	if r.Body == nil || r.Header.Get("Content-Type") != unaryContent || r.ContentLength <= 0 || r.ContentLength > maxOneWrite {
+		return r, nil
+	}
+	b := make([]byte, r.ContentLength)
+	_, err := io.ReadFull(r.Body, b)
+	if err = errors.Join(err, r.Body.Close()); err != nil {
+		return nil, err
+	}
+	whole := *r
+	whole.Body = io.NopCloser(bytes.NewReader(b))
+	return &whole, nil
+}
+
+// unaryContent is the content type of the request and the answer of a unary call.
+const unaryContent = "application/proto"
 
 // with returns the transport of a certificate; nil: of connections without TLS.
 func (t *transports) with(pair *cluster.Pair) *http.Transport {
