@@ -54,7 +54,7 @@ func (m *Manager) extend(ctx context.Context, tenant sandbox.TenantID, idOrName 
 			m.idle.use(sb.ID)
 			m.alarm.set(sb.Deadline)
 		}
-		return sb, err
+		return sb, sandbox.NotBegun(err)
 	}
 	return sandbox.Sandbox{}, errRaced()
 }

@@ -32,7 +32,7 @@ func (m *Manager) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName s
 func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	sb, done, err := m.move(ctx, id)
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	if still != nil && !still(sb) || sb.State == sandbox.Paused {
 		done()
@@ -93,7 +93,7 @@ func (m *Manager) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName
 	}
 	sb, done, err := m.move(ctx, sb.ID)
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	done()
 	return sb, nil
@@ -171,7 +171,7 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	began := time.Now()
 	snap, release, err := m.beginSnapshot(ctx, sb, sandbox.SnapshotRequest{FilesOnly: filesOnly}, false)
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	defer release()
 	paused, err := m.pauseInto(ctx, sb, snap, pauseLimit, func(sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
@@ -202,7 +202,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 		return s.To(sandbox.Pausing)
 	})
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	if err = m.save(ctx, sb, snap, true); err == nil {
 		var edit func(*sandbox.Sandbox) error

@@ -700,3 +700,64 @@ func TestCreateWhoseRecordIsLost(t *testing.T) {
 		w.create("t", sandbox.CreateRequest{})
 	})
 }
+
+// The database goes away during a change, before each of its reads and writes of the Sandbox.
+// The client is told to repeat the change exactly if it had no effect.
+func TestAdviceWhileTheDatabaseGoesAway(t *testing.T) {
+	value := "b"
+	for name, change := range map[string]func(ctx context.Context, m *session.Manager, id string) error{
+		"Update": func(ctx context.Context, m *session.Manager, id string) error {
+			_, err := m.Update(ctx, "t", id, sandbox.Change{Metadata: map[string]*string{"a": &value}})
+			return err
+		},
+		"End": func(ctx context.Context, m *session.Manager, id string) error {
+			_, err := m.End(ctx, "t", id, sandbox.CauseReleased)
+			return err
+		},
+		"SetTimeout": func(ctx context.Context, m *session.Manager, id string) error {
+			_, err := m.SetTimeout(ctx, "t", id, time.Minute)
+			return err
+		},
+		"Touch": func(ctx context.Context, m *session.Manager, id string) error {
+			_, err := m.Touch(ctx, "t", id)
+			return err
+		},
+		"Pause": func(ctx context.Context, m *session.Manager, id string) error {
+			_, err := m.Pause(ctx, "t", id, false)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				advised := 0
+				for n := int64(0); ; n++ {
+					sb := w.create("t", sandbox.CreateRequest{})
+					left := new(atomic.Int64)
+					left.Store(n)
+					w.store.lasts.Store(left)
+					err := change(t.Context(), w.m, sb.ID)
+					w.store.lasts.Store(nil)
+					if err == nil {
+						break
+					}
+					codetest.Want(t, "the change", err, sandbox.Unavailable)
+					var told *sandbox.Error
+					advises := errors.As(err, &told) && told.RetryAfter > 0
+					if unchanged := w.record(sb.ID).Version == sb.Version; advises != unchanged {
+						t.Errorf("after %d reads and writes the client is told to repeat it: %v, and it had no effect: %v", n, advises, unchanged)
+					}
+					if !advises {
+						break // later failures come after an effect too
+					}
+					advised++
+				}
+				if advised < 2 {
+					t.Errorf("it may be repeated in %d cases only", advised)
+				}
+				if err := w.m.Reconcile(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -28,8 +28,11 @@ func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandb
 		return sandbox.Sandbox{}, err
 	}
 	sb, err := m.endLost(ctx, id, l, nil)
-	if first && errors.Is(err, sandbox.NotFound) {
+	switch {
+	case first && errors.Is(err, sandbox.NotFound):
 		return m.store.SandboxByID(ctx, id) // the cancelled create ended it
+	case first:
+		return sb, sandbox.Begun(err) // the create is cancelled
 	}
 	return sb, err
 }
@@ -128,7 +131,7 @@ func (m *Manager) endLost(ctx context.Context, id string, l loss, still func(san
 	defer release()
 	sb, err := m.decide(ctx, id, l, still)
 	if err != nil || sb.Live() {
-		return sb, err
+		return sb, sandbox.NotBegun(err)
 	}
 	if sb, err = m.finish(context.WithoutCancel(ctx), sb, l.down); err != nil {
 		m.mendSoon()

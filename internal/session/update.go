@@ -19,12 +19,12 @@ func (m *Manager) Update(ctx context.Context, tenant sandbox.TenantID, idOrName 
 	}
 	_, done, err := m.move(ctx, sb.ID) // prevents a concurrent pause or resume
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	defer done()
 	before, after, err := m.recordChange(ctx, sb.ID, change)
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	if after.Revision != before.Revision && after.State == sandbox.Running { // a paused one gets it when it resumes
 		// Finish the change even if the client disconnects.

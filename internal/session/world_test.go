@@ -659,6 +659,9 @@ type checkedStore struct {
 	blind atomic.Bool
 	// forgets has the next update find no record, as after a crash of the database.
 	forgets atomic.Bool
+	// lasts is how many more reads and updates of Sandboxes succeed before the database is
+	// away; nil: all of them.
+	lasts atomic.Pointer[atomic.Int64]
 	// onVolumesLeft runs once the Volumes that are left were read, onRehome before one moves;
 	// its error fails the call.
 	onVolumesLeft atomic.Pointer[func()]
@@ -700,7 +703,18 @@ func (s *checkedStore) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) 
 
 func (s *checkedStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
 	s.reads.Add(1)
+	if err := s.away(); err != nil {
+		return sandbox.Sandbox{}, err
+	}
 	return s.Store.SandboxByID(ctx, id)
+}
+
+// away returns Unavailable once lasts is over.
+func (s *checkedStore) away() error {
+	if left := s.lasts.Load(); left != nil && left.Add(-1) < 0 {
+		return sandbox.Errorf(sandbox.Unavailable, "the database is away")
+	}
+	return nil
 }
 
 func (s *checkedStore) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
@@ -720,6 +734,9 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 	s.writes.Add(1)
 	if s.forgets.Swap(false) {
 		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "no such sandbox")
+	}
+	if err := s.away(); err != nil {
+		return sandbox.Sandbox{}, err
 	}
 	before, err := s.Store.SandboxByID(ctx, sb.ID)
 	if err != nil {

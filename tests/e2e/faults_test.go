@@ -220,13 +220,14 @@ func TestClusterWithoutDatabase(t *testing.T) {
 }
 
 // PostgreSQL is frozen: connections are open, and nothing answers. The API answers 503
-// with Retry-After within seconds, ports keep answering, and creates work again when
-// PostgreSQL goes on.
+// with Retry-After within seconds, also calls that came before the silence was noticed, and
+// has done nothing. Ports keep answering, and creates work again when PostgreSQL goes on.
 func TestClusterWithFrozenDatabase(t *testing.T) {
 	f := aCluster(t)
 	rig.LacksEarlier(t, "its gateways wait for a frozen database")
 	c := f.Gateways().Client(t, "frozen")
 	s := newTicks(t, c, c.Create(t, rig.Body{"timeout_seconds": 1800}).ID)
+	changed := c.Create(t, rig.Body{"timeout_seconds": 1800}).ID
 	gateways := []string{f.Machine(rig.FleetGatewayA).URL, f.Machine(rig.FleetGatewayB).URL}
 	for _, gateway := range gateways {
 		if _, err := s.at(gateway); err != nil {
@@ -237,20 +238,31 @@ func TestClusterWithFrozenDatabase(t *testing.T) {
 	thaw := sync.OnceFunc(func() { theCluster.db.Freeze(t, false) })
 	t.Cleanup(thaw)
 	hasty := atOnce(c)
+	calls := []struct{ method, path, body string }{
+		{"GET", "/api/v1/sessions", ""},
+		{"POST", "/api/v1/sessions", "{}"},
+		{"PATCH", "/api/v1/sessions/" + changed, `{"metadata":{"a":"b"}}`},
+		{"DELETE", "/api/v1/sessions/" + changed, ""},
+	}
 	for began := time.Now(); time.Since(began) < 20*time.Second; {
-		for _, call := range []struct{ method, path, body string }{{"GET", "/api/v1/sessions", ""}, {"POST", "/api/v1/sessions", "{}"}} {
-			asked := time.Now()
-			req := hasty.Request(t, call.method, call.path, strings.NewReader(call.body))
-			req.Header.Set("Content-Type", "application/json")
-			resp, err := hasty.HTTP.Do(req)
-			if err != nil {
-				t.Fatalf("after %v, %s: %v", time.Since(began), call.method, err)
-			}
-			resp.Body.Close()
-			if took := time.Since(asked); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || took > 12*time.Second {
-				t.Errorf("after %v, %s answers %s in %v, Retry-After %q", time.Since(began), call.method, resp.Status, took, resp.Header.Get("Retry-After"))
-			}
+		var all sync.WaitGroup
+		for _, call := range calls {
+			all.Go(func() {
+				asked := time.Now()
+				req := hasty.Request(t, call.method, call.path, strings.NewReader(call.body))
+				req.Header.Set("Content-Type", "application/json")
+				resp, err := hasty.HTTP.Do(req)
+				if err != nil {
+					t.Errorf("after %v, %s: %v", time.Since(began), call.method, err)
+					return
+				}
+				resp.Body.Close()
+				if took := time.Since(asked); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || took > 12*time.Second {
+					t.Errorf("after %v, %s answers %s in %v, Retry-After %q", time.Since(began), call.method, resp.Status, took, resp.Header.Get("Retry-After"))
+				}
+			})
 		}
+		all.Wait()
 		for _, gateway := range gateways {
 			if _, err := s.at(gateway); err != nil {
 				t.Errorf("after %v, the port through %s: %v", time.Since(began), gateway, err)
@@ -264,6 +276,9 @@ func TestClusterWithFrozenDatabase(t *testing.T) {
 		return hasty.Try("POST", "/api/v1/sessions", littleSession(""), &sb) == nil && hasty.Try("DELETE", "/api/v1/sessions/"+sb.ID, nil, nil) == nil
 	})
 	s.remembers(t)
+	if got := c.Get(t, changed); got.State != "running" || len(got.Metadata) != 0 {
+		t.Errorf("the changes were refused, and the sandbox is %s with %v", got.State, got.Metadata)
+	}
 }
 
 // A node's packets are dropped. Calls that do not need the node are not delayed, and its
