@@ -30,7 +30,8 @@ type Engine interface {
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// List returns the running Boots. It includes Boots that an earlier process of this
 	// Node started, so that a restarted Node can recover. Each listed Boot can be
-	// dialled.
+	// dialled. While Watch runs, a Boot that ended by itself stays listed until handle
+	// has returned from its event: so a Boot that is missing has no event to come.
 	List(ctx context.Context) ([]BootStatus, error)
 	// SetLimits changes the limits of a Boot at once. It returns the errors of
 	// Shape.CheckLimits, and Conflict for memory below the current use; on error nothing

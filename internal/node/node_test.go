@@ -939,6 +939,20 @@ func TestDeathOfABoundBoot(t *testing.T) {
 	}
 }
 
+// A comparison with the engine's list, before the event of an end arrives, does not take
+// the Boot for one that was lost.
+func TestCauseOutlivesComparison(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		req := request("t")
+		ref := refOf(req, w.start(req))
+		w.engine.Hooks.Event = func(sandbox.BootEvent) { time.Sleep(time.Hour) } // two comparisons a minute
+		w.engine.Kill(ref.BootID, sandbox.CauseGuestExit)
+		if e := <-w.ends; e.BootRef != ref || e.Cause != sandbox.CauseGuestExit {
+			t.Errorf("told %+v, want %s", e, sandbox.CauseGuestExit)
+		}
+	})
+}
+
 // An end that was seen but not accepted before a crash is told, with its cause,
 // by the next process.
 func TestEndIsToldAfterACrash(t *testing.T) {

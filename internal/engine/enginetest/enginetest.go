@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,6 +67,7 @@ func Run(t *testing.T, opts Options) {
 		{"secrets come and go", setSecrets},
 		{"limits change within the shape", setLimits},
 		{"a killed boot is told and frees all", watchKilled},
+		{"a killed boot is listed until its end is handled", watchListed},
 		{"a stopped boot is not told", watchStopped},
 		{"a watch ends with its context", watchEnds},
 		{"stop twice at once", stopTwice},
@@ -455,6 +457,16 @@ func setLimits(t *testing.T, s *suite) {
 	s.answers(t, id)
 }
 
+// within waits until ok returns true, at most s.Wait.
+func (s *suite) within(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(s.Wait); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not happen within %v", what, s.Wait)
+		}
+	}
+}
+
 // watch collects the Engine's events until the test ends.
 func (s *suite) watch(t *testing.T) <-chan sandbox.BootEvent {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -482,12 +494,52 @@ func watchKilled(t *testing.T, s *suite) {
 	case <-time.After(s.Wait):
 		t.Fatal("the end of a killed boot was not told")
 	}
+	s.within(t, "the killed boot off the list", func() bool { return !slices.Contains(s.ids(t), killed) })
 	s.gone(t, killed)
 	s.answers(t, other)
 	if err := s.engine.Start(t.Context(), killed, s.spec()); err != nil {
 		t.Fatalf("what a killed boot held is not free: %v", err)
 	}
 	s.stop(t, killed)
+}
+
+// watchListed compares the list with the events while a Boot ends, as a Node does. A Node
+// takes a Boot that is missing for one whose cause is lost.
+func watchListed(t *testing.T, s *suite) {
+	first, killed := s.start(t), s.start(t)
+	var watching, handled atomic.Bool
+	release := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		_ = s.engine.Watch(ctx, func(e sandbox.BootEvent) {
+			if e.ID == first {
+				watching.Store(true)
+				return
+			}
+			handled.Store(true)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		})
+	})
+	s.Kill(t, s.engine, first)
+	s.within(t, "the first event", watching.Load)
+	s.Kill(t, s.engine, killed)
+	s.within(t, "the event", func() bool {
+		if !slices.Contains(s.ids(t), killed) && !handled.Load() {
+			t.Fatal("a boot left the list before its event")
+		}
+		return handled.Load()
+	})
+	if !slices.Contains(s.ids(t), killed) {
+		t.Error("a boot left the list while its event was handled")
+	}
+	close(release)
+	s.within(t, "the killed boot off the list", func() bool { return !slices.Contains(s.ids(t), killed) })
 }
 
 // watchStopped kills a second Boot: when its event arrives, an event of the first one

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,6 +37,8 @@ type Hooks struct {
 	SetSecrets func(ctx context.Context, id string, secrets sandbox.SecretBinding) error
 	// SetLimits runs before limits change; its error fails the change.
 	SetLimits func(ctx context.Context, id string, limits sandbox.Limits) error
+	// Event runs before Watch handles an event.
+	Event func(sandbox.BootEvent)
 	// Traffic returns the traffic of Boots; nil: none.
 	Traffic func() map[string]sandbox.Traffic
 	// Save runs before a Boot is saved; its error fails the save.
@@ -70,6 +73,7 @@ type host struct {
 	mu       sync.Mutex
 	fenceAt  time.Duration // zero: never
 	boots    map[string]*boot
+	ending   map[string]sandbox.BootStatus // Boots whose end Watch has not handled yet; nil while it does not run
 	starting map[string]bool
 	saved    map[string]saved
 	replicas map[string]saved // of states with a group, also once they are deleted
@@ -192,6 +196,31 @@ func (h *host) take(id string) *boot {
 	return b
 }
 
+// end is take for a Boot that ends by itself: it stays listed while its event is not
+// handled.
+func (h *host) end(id string) *boot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.boots[id]
+	delete(h.boots, id)
+	if b != nil && h.ending != nil {
+		h.ending[id] = b.status()
+	}
+	return b
+}
+
+func (h *host) setEnding(boots map[string]sandbox.BootStatus) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ending = boots
+}
+
+func (h *host) unlist(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.ending, id)
+}
+
 func (h *host) find(id string) (*boot, error) {
 	if !sandbox.ValidBootID(id) {
 		return nil, badID()
@@ -225,9 +254,11 @@ func (e *Engine) List(ctx context.Context) ([]sandbox.BootStatus, error) {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
 	var all []sandbox.BootStatus
-	for _, id := range slices.Sorted(maps.Keys(e.host.boots)) {
-		all = append(all, e.host.boots[id].status())
+	for _, b := range e.host.boots {
+		all = append(all, b.status())
 	}
+	all = slices.AppendSeq(all, maps.Values(e.host.ending))
+	slices.SortFunc(all, func(a, b sandbox.BootStatus) int { return strings.Compare(a.ID, b.ID) })
 	return all, ctx.Err()
 }
 
@@ -372,10 +403,16 @@ func (e *Engine) Usage(_ context.Context, id string) (sandbox.Usage, error) {
 
 // Watch implements sandbox.Engine.
 func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) error {
+	e.host.setEnding(map[string]sandbox.BootStatus{})
+	defer e.host.setEnding(nil)
 	for {
 		select {
 		case event := <-e.events:
+			if e.Hooks.Event != nil {
+				e.Hooks.Event(event)
+			}
 			handle(event)
+			e.host.unlist(event.ID)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -385,7 +422,7 @@ func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) erro
 // Kill ends a Boot from outside, like a crash, and sends an event with cause to the
 // watcher; an unknown id does nothing.
 func (e *Engine) Kill(id string, cause sandbox.Cause) {
-	b := e.host.take(id)
+	b := e.host.end(id)
 	if b == nil {
 		return
 	}
@@ -405,6 +442,7 @@ func (e *Engine) tell(event sandbox.BootEvent) {
 	select {
 	case watcher.events <- event:
 	default: // no watcher, as while the process is down
+		e.host.unlist(event.ID)
 	}
 }
 

@@ -83,6 +83,7 @@ type Engine struct {
 	mu      sync.Mutex
 	earlier map[string]*host // the needed ones of earlier builds, by build
 	boots   map[string]*boot
+	ending  map[string]sandbox.BootStatus // Boots whose end Watch has not handled yet; nil while it does not run
 	shards  map[cable]*shard
 	gone    map[string]departed // Boots that ended lately
 	closed  bool
@@ -227,11 +228,19 @@ func (e *Engine) List(context.Context) ([]sandbox.BootStatus, error) {
 	var out []sandbox.BootStatus
 	for id, b := range e.boots {
 		if b.started {
-			out = append(out, sandbox.BootStatus{ID: id, Image: b.image, Shape: b.shape, Network: b.network, Limits: b.limits, From: b.from})
+			out = append(out, b.status(id))
 		}
+	}
+	for _, s := range e.ending {
+		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b sandbox.BootStatus) int { return compare(a.ID, b.ID) })
 	return out, nil
+}
+
+// status describes b for List. The caller holds Engine.mu.
+func (b *boot) status(id string) sandbox.BootStatus {
+	return sandbox.BootStatus{ID: id, Image: b.image, Shape: b.shape, Network: b.network, Limits: b.limits, From: b.from}
 }
 
 func compare(a, b string) int {
@@ -445,15 +454,34 @@ func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) erro
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	e.setEnding(map[string]sandbox.BootStatus{})
+	defer e.setEnding(nil)
 	wg.Go(func() { e.own.keepConnected(watchCtx) })
 	for {
 		select {
 		case ev := <-e.events:
 			handle(ev)
+			e.unlist(ev)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+func (e *Engine) setEnding(boots map[string]sandbox.BootStatus) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ending = boots
+}
+
+// unlist takes a Boot off the list after the event of its end.
+func (e *Engine) unlist(ev sandbox.BootEvent) {
+	if ev.Kind != sandbox.BootEnded {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.ending, ev.ID)
 }
 
 // bootEvent handles an event of the sentry host. It runs in the connection's reader, so
@@ -468,6 +496,9 @@ func (e *Engine) bootEvent(ev sandbox.BootEvent) {
 	known := b != nil && b.started
 	if known {
 		delete(e.boots, ev.ID)
+		if e.ending != nil {
+			e.ending[ev.ID] = b.status(ev.ID)
+		}
 	}
 	e.mu.Unlock()
 	if !known {
@@ -486,6 +517,7 @@ func (e *Engine) publish(ev sandbox.BootEvent) {
 	select {
 	case e.events <- ev:
 	default:
+		e.unlist(ev)
 		e.cfg.Log.Error("dropping an event, because the engine has no watcher", telemetry.KeyBoot, ev.ID, "kind", string(ev.Kind))
 	}
 }

@@ -442,6 +442,7 @@ func (h *Host) sentryGone(b *boot) {
 	b.running = false
 	if byItself {
 		b.stopping = true
+		h.untold[b.record.ID] = b
 	}
 	full := b.full || time.Now().Before(b.fullUntil)
 	h.mu.Unlock()
@@ -466,6 +467,9 @@ func (h *Host) sentryGone(b *boot) {
 		h.log.Error("cleaning up a boot failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootEnded, Cause: cause})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.untold, b.record.ID)
 }
 
 // stop ends a Boot; an unknown one is a success. It waits for a concurrent stop of the

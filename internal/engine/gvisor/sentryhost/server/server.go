@@ -73,6 +73,7 @@ type Host struct {
 	mu       sync.Mutex
 	naming   map[string]chan struct{} // locked names of saved states; closed when unlocked
 	boots    map[string]*boot
+	untold   map[string]*boot // that ended by themselves, until their event was sent
 	shards   map[int]*shard
 	watchers map[*fdrpc.Peer]struct{}
 	cache    *sentryhost.CacheRequest    // nil: not set yet
@@ -107,7 +108,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	}
 	h := &Host{
 		cfg: cfg, conf: conf, groups: groups, log: log, cpu: hostCPU(), hideable: hideableCPU(),
-		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
+		boots: map[string]*boot{}, untold: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
 		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true, trusted: map[string]installation.Key{},
 		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
@@ -309,6 +310,8 @@ func (h *Host) hello(hello sentryhost.Hello) (sentryhost.HelloReply, error) {
 
 func (*Host) engineVersion() string { return version.Version() }
 
+// list returns the running Boots. A Boot that ended by itself stays listed until its
+// event was sent: a server that finds it missing has received that event.
 func (h *Host) list() []sentryhost.Boot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -317,6 +320,9 @@ func (h *Host) list() []sentryhost.Boot {
 		if b.running {
 			boots = append(boots, b.record.Boot)
 		}
+	}
+	for _, b := range h.untold {
+		boots = append(boots, b.record.Boot)
 	}
 	return boots
 }
