@@ -180,12 +180,14 @@ func (h *Host) adoptShards() {
 			os.Remove(path)
 			continue
 		}
-		if err := h.watchShard(s); err != nil {
+		h.mu.Lock() // a shard that ends at once is removed after it is listed
+		if err = h.watchShard(s); err == nil {
+			h.shards[s.Number] = s
+		}
+		h.mu.Unlock()
+		if err != nil {
 			continue
 		}
-		h.mu.Lock()
-		h.shards[s.Number] = s
-		h.mu.Unlock()
 		h.log.Info("adopted a link shard", "shard", s.Number, "pid", s.Pid)
 	}
 }

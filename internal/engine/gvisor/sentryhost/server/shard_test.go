@@ -1,12 +1,15 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,5 +52,32 @@ func TestShardNotRecorded(t *testing.T) {
 	}
 	if left, err := groups.Names(); err != nil || len(left) > 0 {
 		t.Errorf("left cgroups: %v, %v", left, err)
+	}
+}
+
+// A shard that ends while it is adopted is not listed any more.
+func TestShardEndsWhileAdopted(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "shards"), 0o755))
+	for i := range 100 {
+		program := exec.Command("sleep", "60")
+		must(t, program.Start())
+		ticks, err := startTicks(program.Process.Pid)
+		must(t, err)
+		record, err := json.Marshal(shard{Number: 1, Pid: program.Process.Pid, StartTicks: ticks})
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, "shards", "1.json"), record, 0o600))
+		h := &Host{cfg: Config{Dir: dir}, shards: map[int]*shard{}, log: slog.New(slog.DiscardHandler)}
+		killed := make(chan error)
+		go func() {
+			time.Sleep(time.Duration(i) * 2 * time.Microsecond)
+			killed <- program.Process.Kill()
+		}()
+		h.adoptShards()
+		must(t, <-killed)
+		h.wg.Wait()
+		if left := h.listShards(); len(left) > 0 {
+			t.Fatalf("after %d microseconds: %+v are listed", 2*i, left)
+		}
 	}
 }
