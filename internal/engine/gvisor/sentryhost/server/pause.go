@@ -27,9 +27,11 @@ import (
 const fsCat = "Fs.Cat"
 
 const (
-	// startingLimit bounds how long a save waits for programs of the Guest between fork
-	// and exec: another Guest than ours may have one there forever.
+	// startingLimit bounds how long a Boot may run on for programs of its Guest between fork
+	// and exec: another Guest than ours may have one there forever. It does not count the
+	// looks in between, which take long on a busy host; startingMost bounds all together.
 	startingLimit = time.Second
+	startingMost  = 15 * time.Second
 	// A Boot runs for startingWait before it is paused again, and for twice as long each
 	// further time, up to startingWaitMax.
 	startingWait, startingWaitMax = time.Millisecond, 8 * time.Millisecond
@@ -89,22 +91,23 @@ func (h *Host) freeze(id string) error {
 // and returns the processes. A child between fork and exec (vfork) blocks the thread of
 // the Guest that made it, and the Guest runs on one processor. If the Boot were saved
 // at that moment, the child would be held after a restore, and the Guest could not
-// answer. So pauseWhole lets the Boot continue until the child has called exec, for at
-// most startingLimit. After an error the Boot continues.
+// answer. So pauseWhole lets the Boot continue until the child has called exec, up to
+// startingLimit. After an error the Boot continues.
 func pauseWhole(rpc *sentry, id string) ([]process, error) {
-	began := time.Now()
+	began, given := time.Now(), time.Duration(0)
 	for wait := startingWait; ; wait = min(2*wait, startingWaitMax) {
 		if err := pause(rpc); err != nil {
 			return nil, err
 		}
 		all, err := processes(rpc, id)
-		if err == nil && (!starts(all) || time.Since(began) > startingLimit) {
+		if err == nil && (!starts(all) || given >= startingLimit || time.Since(began) > startingMost) {
 			return all, nil
 		}
 		if err := errors.Join(err, resume(rpc)); err != nil {
 			return nil, err
 		}
 		time.Sleep(wait)
+		given += wait
 	}
 }
 
