@@ -59,10 +59,7 @@ func TestDiskNearlyFull(t *testing.T) {
 // free percent of that disk free.
 func onSmallDisk(t *testing.T, folder string) (s *rig.Server, fill func(free int64)) {
 	t.Helper()
-	rig.Need(t)
-	if rig.IsCluster() {
-		t.Skip("it is about one machine, and a cluster is tested")
-	}
+	rig.OneMachine(t)
 	s, err := rig.New(rig.Options{Pool: 1})
 	if err != nil {
 		t.Fatal(err)

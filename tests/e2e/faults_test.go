@@ -47,8 +47,10 @@ func startCluster(t testing.TB) *rig.Server {
 	return theCluster.Gateways()
 }
 
-// aCluster returns the cluster, or skips the test if no cluster is tested. Fault tests
-// run alone, before the parallel tests.
+// aCluster returns the cluster, or skips the test if no cluster is tested. Tests of faults
+// do not run in parallel: each has the cluster of its process for itself. Their names begin
+// with TestCluster, by which scripts/test-cluster.sh gives them clusters beside those of the
+// other tests.
 func aCluster(t *testing.T) *rig.Fleet {
 	t.Helper()
 	if !rig.IsCluster() {

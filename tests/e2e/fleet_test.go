@@ -111,7 +111,7 @@ func takes(t *testing.T, f *rig.Fleet, c *rig.Client, node string) {
 // An installation whose roles share no data folder works like a single process, through
 // any of its gateways.
 func TestFleet(t *testing.T) {
-	rig.Need(t)
+	rig.OneMachine(t)
 	f := rig.NewFleet(t, "CLOUD_SANDBOX_DATABASE="+postgrestest.Start(t).Address(t))
 	f.StartAll(t)
 	a := f.Machine(rig.FleetGatewayA).Client(t, "fleet")
@@ -271,7 +271,7 @@ func fleetWithoutHome(t *testing.T, f *rig.Fleet, c *rig.Client) {
 // A gateway with a different guest seed does not start, because it could not reach the
 // Sandboxes.
 func TestFleetWithAnotherSeed(t *testing.T) {
-	rig.Need(t)
+	rig.OneMachine(t)
 	f := rig.NewFleet(t, "CLOUD_SANDBOX_DATABASE="+postgrestest.Start(t).Address(t))
 	f.Start(t, rig.FleetManager)
 	m := f.Machine(rig.FleetManager)

@@ -34,7 +34,7 @@ type managers struct {
 
 func twoManagers(t *testing.T, env ...string) *managers {
 	t.Helper()
-	rig.Need(t)
+	rig.OneMachine(t)
 	address := postgrestest.Start(t).Address(t)
 	env = append(env, "CLOUD_SANDBOX_DATABASE="+address)
 	socket := func(r *rig.Roles, role string) string {

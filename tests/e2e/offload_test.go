@@ -51,6 +51,7 @@ func onlyInBlobs(t *testing.T, s *rig.Server) {
 // Paused sessions resume from S3 alone with memory and files, also after the server was
 // killed. So do forks and snapshots. Deleting them removes their objects.
 func TestSessionsLiveInS3(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	s3 := s3rig.Start(t)
 	bucket := s3.Bucket(t)
@@ -119,6 +120,7 @@ func TestSessionsLiveInS3(t *testing.T) {
 // and sessions that are only in S3 answer 503. A damaged copy is refused with the
 // snapshot's ID.
 func TestS3AwayAndDamaged(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	s3 := s3rig.Start(t)
 	bucket := s3.Bucket(t)

@@ -16,7 +16,7 @@ import (
 // A server with PostgreSQL works like one with a database file, through its own death
 // and an outage of the database. So do the commands on its data folder.
 func TestServerInPostgres(t *testing.T) {
-	rig.Need(t)
+	rig.OneMachine(t)
 	database := postgrestest.Start(t)
 	address := database.Address(t)
 	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_DATABASE=" + address}})
@@ -113,7 +113,7 @@ func TestServerInPostgres(t *testing.T) {
 // PostgreSQL crashes while sessions are created. Some writes of a create do not wait for the
 // disk, and every answered create is durable all the same.
 func TestDatabaseCrashes(t *testing.T) {
-	rig.Need(t)
+	rig.OneMachine(t)
 	t.Parallel()
 	database := postgrestest.StartWith(t, postgrestest.Options{Durable: true})
 	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_DATABASE=" + database.Address(t)}})
@@ -127,7 +127,7 @@ func TestDatabaseCrashes(t *testing.T) {
 // A second server on a database whose Sandboxes run elsewhere is refused, because it
 // would declare them lost.
 func TestSecondServerOnOnePostgres(t *testing.T) {
-	rig.Need(t)
+	rig.OneMachine(t)
 	address := postgrestest.Start(t).Address(t)
 	env := []string{"CLOUD_SANDBOX_DATABASE=" + address, "CLOUD_SANDBOX_GUEST_SEED=" + strings.Repeat("g", 40), "POOL_MIN_SIZE=0"}
 	first := rig.Own(t, rig.Options{Env: env})
@@ -149,7 +149,7 @@ func TestSecondServerOnOnePostgres(t *testing.T) {
 // PostgreSQL is frozen: its connections are open, and it answers nothing. Within seconds,
 // each call is refused with 503, and with Retry-After if it changed nothing.
 func TestFrozenPostgres(t *testing.T) {
-	rig.Need(t)
+	rig.OneMachine(t)
 	database := postgrestest.Start(t)
 	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_DATABASE=" + database.Address(t)}})
 	c := s.Client(t, "frozen")

@@ -19,7 +19,7 @@ const byLocal = `cloud_sandbox_rate_limit_decisions_total{by="local"}`
 // Without Redis each gateway applies the limit by itself, and no request waits or fails.
 func TestRateLimitsOverTwoGateways(t *testing.T) {
 	t.Parallel()
-	rig.Need(t)
+	rig.OneMachine(t)
 	server := redistest.Start(t)
 	const most = 20
 	options := rig.Options{Pool: 1, Env: []string{

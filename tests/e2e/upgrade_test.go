@@ -133,6 +133,7 @@ func buildOf(t *testing.T, s *rig.Server, id string) string {
 // An upgrade ends no Sandbox. New Sandboxes use the new build at once. The old build is
 // removed after its last Sandbox.
 func TestUpgrade(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	next := anotherBuild(t)
 	s := rig.Own(t, rig.Options{})
@@ -177,6 +178,7 @@ func TestUpgrade(t *testing.T) {
 // A session that was paused with one build resumes with the next, as do its forks and
 // snapshots. The parts of the old build stay while a saved state needs them.
 func TestPausedAcrossAnUpgrade(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	next := anotherBuild(t)
 	s := rig.Own(t, rig.Options{Pool: 1})
@@ -240,6 +242,7 @@ func TestPausedAcrossAnUpgrade(t *testing.T) {
 // The same for a state that is only in Blobs: no state on the disk shows that the old
 // build is needed.
 func TestPausedInBlobsAcrossAnUpgrade(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	next := anotherBuild(t)
 	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-blobs-")
@@ -287,6 +290,7 @@ func TestPausedInBlobsAcrossAnUpgrade(t *testing.T) {
 
 // An upgrade adopts the Sandboxes of an older build whose sentry host was killed.
 func TestUpgradeAfterAKill(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	next := anotherBuild(t)
 	s := rig.Own(t, rig.Options{})
@@ -308,6 +312,7 @@ func TestUpgradeAfterAKill(t *testing.T) {
 // build that saved it. Crashes do not change that. A resume or pause without memory
 // moves it to the new build. An old build is kept only while a state needs it.
 func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	before, after := acrossGVisors(t)
 	s := rig.Own(t, rig.Options{Pool: 1, Bin: before})
@@ -481,6 +486,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 // Sandboxes in an old build survive another upgrade. `down` ends the Sandboxes of all
 // builds.
 func TestOldGVisorRunsThroughAnotherUpgrade(t *testing.T) {
+	rig.OneMachine(t)
 	if os.Getenv("CLOUD_SANDBOX_OLD_GVISOR") != "" {
 		t.Skip("the third build has the first one's gVisor only when that is ours")
 	}
@@ -548,6 +554,7 @@ func TestOldGVisorRunsThroughAnotherUpgrade(t *testing.T) {
 // If the operator refuses an old gVisor or a build is missing, a resume is refused and
 // the error names it. The saved state is kept.
 func TestOldGVisorIsRefused(t *testing.T) {
+	rig.OneMachine(t)
 	t.Parallel()
 	before, after := acrossGVisors(t)
 	s := rig.Own(t, rig.Options{Pool: 1, Bin: before})

@@ -69,9 +69,11 @@ func (f *Fleet) Upgrade(t testing.TB, name string) {
 	f.Serves(t, name)
 }
 
-// oneMachine skips a test of a single machine if a cluster is tested.
-func oneMachine(t testing.TB) {
+// OneMachine skips a test that cannot run here, and a test of a single machine if a cluster is
+// tested. Own, PrepareRoles and NewFleet call it: a test calls it before a costly preparation.
+func OneMachine(t testing.TB) {
 	t.Helper()
+	Need(t)
 	if IsCluster() {
 		t.Skip("it is about one machine, and a cluster is tested")
 	}

@@ -75,7 +75,7 @@ var clusterRoles = []fleetRole{
 // of them.
 func NewFleet(t testing.TB, env ...string) *Fleet {
 	t.Helper()
-	oneMachine(t)
+	OneMachine(t)
 	return newFleet(t, nil, fleetRoles, append([]string{"CLOUD_SANDBOX_DEV=true", "CLOUD_SANDBOX_SERVICE_SECRET=" + strings.Repeat("s", 40), "POOL_MIN_SIZE=1", "POOL_MAX_SIZE=1"}, env...))
 }
 

@@ -413,7 +413,7 @@ func (s *Shared) open(t testing.TB) *Server {
 // skips the test if a cluster is tested.
 func (s *Shared) Machine(t testing.TB) *Server {
 	t.Helper()
-	oneMachine(t)
+	OneMachine(t)
 	return s.Server(t)
 }
 
@@ -441,8 +441,7 @@ func Need(t testing.TB) {
 // Own starts a server for this test only.
 func Own(t testing.TB, o Options) *Server {
 	t.Helper()
-	Need(t)
-	oneMachine(t)
+	OneMachine(t)
 	return own(t, o)
 }
 

@@ -49,8 +49,7 @@ func OwnRoles(t testing.TB, o Options) *Roles {
 // PrepareRoles chooses ports and a data folder, without starting a role.
 func PrepareRoles(t testing.TB, o Options) *Roles {
 	t.Helper()
-	Need(t)
-	oneMachine(t)
+	OneMachine(t)
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
