@@ -113,6 +113,8 @@ func TestShellsThatDoNotWait(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "shells")
 	s := create(t, c, rig.Body{})
+	// Without this, the signal could end the command, which bash has become meanwhile.
+	const ended = "\nimport time\nwhile os.path.exists(f'/proc/{pid}'): time.sleep(0.01)"
 	const say = `echo "$(id -un) $PWD ${LC_ALL-}"; ` + takenOver
 	c.Run(t, s.ID, "bash", "true", nil)
 	for _, tt := range []struct {
@@ -121,8 +123,8 @@ func TestShellsThatDoNotWait(t *testing.T) {
 		more   rig.Body
 		want   string
 	}{
-		{"killed", "import os, signal; os.kill(pid, signal.SIGKILL)", nil, "user /workspace \n"},
-		{"asked to end", "import os, signal; os.kill(pid, signal.SIGTERM)", nil, "user /workspace \n"},
+		{"killed", "import os, signal; os.kill(pid, signal.SIGKILL)" + ended, nil, "user /workspace \n"},
+		{"asked to end", "import os, signal; os.kill(pid, signal.SIGTERM)" + ended, nil, "user /workspace \n"},
 		{"of another user", "", rig.Body{"user": "root"}, "root /workspace \n"},
 		{"with a locale", "", rig.Body{"env": rig.Body{"LC_ALL": "C"}}, "user /workspace C\n"},
 	} {
