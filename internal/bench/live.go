@@ -57,35 +57,45 @@ func LiveMemory(n int) string {
 	return fmt.Sprintf("memory of each of %d live sandboxes, everything of ours included", n)
 }
 
-// Idle Sandboxes are watched for idleTime, after idleDelay in which the last of them
-// may come to rest.
+// Sandboxes come to rest for quietTime after the last of them was created, and are then
+// watched for idleTime. Two minutes after its last request the Guest frees memory, and the
+// sentry's watchdog looks 45 seconds later (ADR 12).
 const (
-	idleDelay = 10 * time.Second
+	quietTime = 170 * time.Second
 	idleTime  = 20 * time.Second
 )
 
-// idleCPU adds the usage of a processor core by n idle Sandboxes, including the
-// server's own processes. It adds nothing where the Report does not watch the
-// machine.
+// LiveRest names the CPU usage of n Sandboxes that come to rest.
+func LiveRest(n int) string {
+	return fmt.Sprintf("CPU of %d live sandboxes in the %v after the last of them was created, everything of ours included", n, quietTime)
+}
+
+// idleCPU adds the usage of a processor core by n idle Sandboxes, including the server's
+// own processes: while they come to rest, and after that. It adds nothing where the Report
+// does not watch the machine.
 func (m *Meter) idleCPU(ctx context.Context, n int) error {
 	if m.Report.watch == nil {
 		return nil
 	}
-	if err := sleep(ctx, idleDelay); err != nil {
-		return err
+	for _, f := range []struct {
+		what, goal string
+		time       time.Duration
+	}{{LiveRest(n), "", quietTime}, {LiveCPU(n), goalIdleCPU, idleTime}} {
+		m.Report.Begin()
+		if err := sleep(ctx, f.time); err != nil {
+			return err
+		}
+		d, err := m.Report.watch.Since()
+		if err != nil {
+			return err
+		}
+		if err := m.addFact(ctx, Fact{
+			What: f.what, Who: Ours, Value: d.BenchPercent * float64(runtime.NumCPU()), Unit: "% of a core", Goal: f.goal,
+		}); err != nil {
+			return err
+		}
 	}
-	m.Report.Begin()
-	if err := sleep(ctx, idleTime); err != nil {
-		return err
-	}
-	d, err := m.Report.watch.Since()
-	if err != nil {
-		return err
-	}
-	return m.addFact(ctx, Fact{
-		What: LiveCPU(n),
-		Who:  Ours, Value: d.BenchPercent * float64(runtime.NumCPU()), Unit: "% of a core", Goal: goalIdleCPU,
-	})
+	return nil
 }
 
 // sleep waits for d or until ctx ends.
