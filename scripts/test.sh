@@ -44,7 +44,8 @@ CLOUD_SANDBOX_REDIS=$(scripts/redis.sh)
 export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_MCP_CLIENTS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE CLOUD_SANDBOX_POSTGRES CLOUD_SANDBOX_REDIS
 
 step "sentries and links, for real"
-gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/engine/gvisor/sentryhost/server ./internal/engine/gvisor
+# One more at once than there are processors: one of them only waits.
+gotest $(scripts/gvisor.sh) -vet=off -count=1 -parallel $(($(nproc) + 1)) -timeout 20m ./internal/engine/gvisor/sentryhost/server ./internal/engine/gvisor
 
 step "records in PostgreSQL"
 # Built as the unit tests are.

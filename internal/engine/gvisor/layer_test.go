@@ -80,6 +80,7 @@ func (s *stage) startFrom(t *testing.T, e sandbox.Engine, name string) string {
 // A large writable layer is saved in place. Each Boot that starts from the state has all
 // files unchanged, also after several generations.
 func TestLayersInPlace(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	e := s.open(t)
 	defer endAll(t, e)
@@ -141,6 +142,7 @@ func (s *stage) pauseAs(t *testing.T, e *Engine, id, name string) {
 // the state, and it cannot read memory saved behind the layer, also after a crash of the
 // sentry host.
 func TestLayerIsTakenBack(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.stop()
 	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
@@ -183,6 +185,7 @@ func TestLayerIsTakenBack(t *testing.T) {
 // A Boot can be saved while its sentry still reads the layer that it was restored with.
 // The state has all files, including later changes.
 func TestPauseWhileLayerIsRead(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	e := s.open(t)
 	defer endAll(t, e)
@@ -243,6 +246,7 @@ func TestPauseWhileLayerIsRead(t *testing.T) {
 // The files alone of a Boot can be saved while its sentry still reads the layer that it
 // was restored with, whether the Boot runs or is frozen.
 func TestFilesAreSavedWhileLayerIsRead(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	e := s.open(t)
 	defer endAll(t, e)
@@ -287,6 +291,7 @@ func TestFilesAreSavedWhileLayerIsRead(t *testing.T) {
 // Files deleted after a resume take no room in later saves, also if another sentry host
 // adopted the Boot meanwhile.
 func TestLayerShrinks(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.stop()
 	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
@@ -367,6 +372,7 @@ func (s *stage) isRead(t *testing.T, e *Engine, id, name string) float64 {
 // A crash of the sentry host loses nothing while it saves a Boot whose layer is still
 // being read. The Boot goes on, and the state that it was restored from is whole.
 func TestCrashWhilePauseReadsLayer(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.stop()
 	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
