@@ -424,12 +424,10 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	failed := make(chan error, len(listeners))
-	var open []net.Listener
 	for _, ln := range listeners {
 		if s.TLS != nil {
 			ln = secure(ln, s.TLS)
 		}
-		open = append(open, ln)
 		serving.Go(func() { failed <- srv.Serve(ln) })
 	}
 	select {
@@ -438,7 +436,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 	}
-	internalrpc.LetConnectionsEnd(s.draining, open)
+	internalrpc.LetConnectionsEnd(s.draining, listeners)
 	return s.drain(srv, cancel)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -231,23 +232,39 @@ func TestDrainEnds(t *testing.T) {
 	}
 }
 
-// A shutdown breaks no request that follows another one on a connection: it is answered,
-// or no connection can be made.
+// A shutdown breaks no request of a client that sends one after the other, on one
+// connection or on new ones: it is answered, or no connection can be made.
 func TestShutdownBreaksNoRequest(t *testing.T) {
 	t.Parallel()
-	for i := range 5 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
+	cert, key, made := selfSigned(t)
+	for i := range 8 {
+		overTLS, stays := i&1 == 0, i&2 == 0
+		t.Run(fmt.Sprintf("TLS %t, connections that stay %t, %d", overTLS, stays, i), func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
+			f := newFixture(t, func(c *gateway.Config) {
+				certificate, err := gateway.NewCertificate(cert, key, c.Log)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if overTLS {
+					c.TLS = certificate.TLS()
+				}
+			})
 			addr, stop := f.Serve()
-			client := &http.Client{Transport: &http.Transport{}}
+			scheme := "http://"
+			if overTLS {
+				scheme = "https://"
+			}
+			client := &http.Client{Transport: &http.Transport{
+				DisableKeepAlives: !stays, TLSClientConfig: &tls.Config{RootCAs: made.Pool(), ServerName: "3000-i0.box.example"},
+			}}
 			some, last := make(chan struct{}), make(chan error, 1)
 			go func() {
 				for n := 0; ; n++ {
 					if n == 100 {
 						close(some)
 					}
-					resp, err := client.Post("http://"+addr.String()+"/api/v1/execute", "application/json", strings.NewReader("{}"))
+					resp, err := client.Get(scheme + addr.String() + "/health")
 					if err != nil {
 						last <- err
 						return

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
@@ -165,7 +166,22 @@ func (t *transports) CloseIdleConnections() {
 
 // Secured is a listener for other roles: TLS with certificates on both sides.
 func Secured(ln net.Listener, identity *cluster.Identity) net.Listener {
-	return tls.NewListener(kept{ln}, identity.Server())
+	return securedListener{tls.NewListener(kept{ln}, identity.Server()), ln}
+}
+
+// securedListener is a listener whose connections are TLS.
+type securedListener struct {
+	net.Listener
+	socket net.Listener
+}
+
+// SyscallConn returns the socket, as of a net.TCPListener.
+func (s securedListener) SyscallConn() (syscall.RawConn, error) {
+	of, ok := s.socket.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return of.SyscallConn()
 }
 
 // kept is a listener whose connections find out that the other machine has gone.
