@@ -623,6 +623,7 @@ func TestSweepReadsAMoveThatEnds(t *testing.T) {
 	onTwo(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
 		v, kept := w.keptVolume()
+		synctest.Wait() // a sweep that has begun would end the move itself
 		at := sandbox.VolumePlace{Node: "a", LeftOn: "b"}
 		if err := w.store.RehomeVolume(ctx, v.ID, v.Place(), at); err != nil {
 			t.Fatal(err)
