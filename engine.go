@@ -148,11 +148,22 @@ type Deduplicator interface {
 // Fetcher is implemented by Pausers that replicate saved states elsewhere and may drop
 // them from the host.
 type Fetcher interface {
-	// HoldSaved brings a saved state to the host and keeps it there until release is
+	// HoldSaved brings a saved state to the host and keeps it on the host until Hold.Release is
 	// called. It does nothing for an unknown state. A state that the last Start found
-	// damaged or missing is fetched again. Unavailable when the fetch may succeed later,
-	// Conflict when it never can.
-	HoldSaved(ctx context.Context, name string) (release func(), err error)
+	// damaged or missing is fetched again. With whole, all of the state is on the host when
+	// it returns; otherwise Boots can start from it, and the rest may still arrive. Unavailable
+	// when the fetch may succeed later, Conflict when it never can.
+	HoldSaved(ctx context.Context, name string, whole bool) (Hold, error)
+	// AwaitArrival waits until all of the state that a Boot started from is on the host.
+	// Unavailable if it does not arrive, which ends the Boot.
+	AwaitArrival(ctx context.Context, id string) error
+}
+
+// Hold keeps a saved state on a host.
+type Hold struct {
+	Release func()
+	// Arrives says that a part of the state is still on its way. A start may wait for it.
+	Arrives bool
 }
 
 // Replicator is implemented by Pausers whose saved states are replicated to where Engines
@@ -163,6 +174,36 @@ type Replicator interface {
 	// complete replica exists, otherwise the errors of Fetcher.HoldSaved and
 	// Porter.ImportSaved.
 	FetchSaved(ctx context.Context, name, from, group string) (Saved, error)
+}
+
+// Arriver is implemented by Porters whose Boots can start from a saved state before all of it
+// is on the host.
+type Arriver interface {
+	// ArriveSaved is Porter.ImportSaved, but returns when Boots can start from the state.
+	// From then on the state is as any other, except that ListSaved lacks it, until arrived
+	// is called: with nil when the state is on the disk, or with the reason why it is not. Boots
+	// that need the rest end then. DeleteSaved ends an arrival that no Boot needs. If ctx
+	// ends, or the process before arrived is called, another call for the same state continues
+	// within two minutes, and Boots keep running. Unsupported if the state must be whole before
+	// Boots start from it: nothing was done then, and arrived is not called, as after any
+	// error.
+	ArriveSaved(ctx context.Context, name string, content Arrival, arrived func(error)) (Saved, error)
+	// AwaitArrival waits until all of the state that a Boot started from is on the host and
+	// verified. Until then Freeze and Save are Unavailable. Unavailable if it does not arrive.
+	AwaitArrival(ctx context.Context, id string) error
+}
+
+// Arrival is the content of an exported state that is on its way. Its methods are called
+// concurrently.
+type Arrival interface {
+	// ReadAt is io.ReaderAt's, but waits until the bytes have arrived.
+	io.ReaderAt
+	// Prefer has n bytes from off arrive before others. It does not wait.
+	Prefer(off, n int64)
+	// Bytes is the size of the content.
+	Bytes() int64
+	// Cancel ends all reads.
+	Cancel()
 }
 
 // Saved describes a saved state.

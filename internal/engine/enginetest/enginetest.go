@@ -103,6 +103,8 @@ var pauseCases = []testCase{
 	{"saved states are listed and deleted", deleteSaved},
 	{"what is exported is imported", exportAndImport},
 	{"what is not whole is not imported", importRefused},
+	{"a boot starts while its state arrives", startWhileArriving},
+	{"what is not an export does not arrive", arrivalRefused},
 	{"a state shares with those of its group", shareSaved},
 	{"saved states survive a restart", savedAfterRestart},
 	{"many start from one state at once", restoreMany},

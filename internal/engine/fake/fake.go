@@ -76,15 +76,16 @@ type host struct {
 	ending   map[string]sandbox.BootStatus // Boots whose end Watch has not handled yet; nil while it does not run
 	starting map[string]bool
 	saved    map[string]saved
-	replicas map[string]saved // of states with a group, also once they are deleted
-	brought  []string         // images that were imported with saved states
-	watcher  *Engine          // receives the events
+	arriving map[string]*arrival // states that arrive, by name
+	replicas map[string]saved    // of states with a group, also once they are deleted
+	brought  []string            // images that were imported with saved states
+	watcher  *Engine             // receives the events
 }
 
 // New returns an Engine on a host of its own that can start from images; from Image when
 // none is given.
 func New(images ...string) *Engine {
-	return open(&host{began: time.Now(), boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}, replicas: map[string]saved{}}, images)
+	return open(&host{began: time.Now(), boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}, arriving: map[string]*arrival{}, replicas: map[string]saved{}}, images)
 }
 
 func open(h *host, images []string) *Engine {

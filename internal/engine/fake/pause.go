@@ -105,6 +105,9 @@ func (h *host) load(spec sandbox.BootSpec) (saved, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, ok := h.saved[spec.From]
+	if a := h.arriving[spec.From]; a != nil && !a.unwanted {
+		s, ok = a.saved, true
+	}
 	switch {
 	case !ok:
 		return saved{}, sandbox.Errorf(sandbox.NotFound, "no saved state %s", spec.From)
@@ -135,6 +138,7 @@ func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
 	delete(e.host.saved, name)
+	e.host.unwant(name)
 	return ctx.Err()
 }
 

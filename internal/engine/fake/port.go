@@ -49,31 +49,49 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	if !sandbox.ValidSnapshotID(name) {
 		return sandbox.Saved{}, badName()
 	}
-	raw, err := io.ReadAll(r)
+	s, image, err := e.admit(name, r)
 	if err != nil {
-		return sandbox.Saved{}, err
-	}
-	var x exported
-	if err := json.Unmarshal(raw, &x); err != nil {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot").WithCause(err)
-	}
-	if !x.Image && !e.hasImage(x.Saved.Image) || x.Saved.Build != build {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the snapshot needs an image or build that is not here")
-	}
-	if err := e.admitCPU(x.Saved.CPU); err != nil {
 		return sandbox.Saved{}, err
 	}
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
-	if _, taken := e.host.saved[name]; taken {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
+	if err := e.host.free(name); err != nil {
+		return sandbox.Saved{}, err
 	}
-	if x.Image && !slices.Contains(e.images, x.Saved.Image) {
-		e.host.brought = append(e.host.brought, x.Saved.Image)
+	if image && !slices.Contains(e.images, s.Image) {
+		e.host.brought = append(e.host.brought, s.Image)
+	}
+	e.host.saved[name] = s
+	return s.Saved, ctx.Err()
+}
+
+// admit returns the state of an export under a name, and whether its image comes with it.
+// Conflict if no Boot could start from it here.
+func (e *Engine) admit(name string, r io.Reader) (_ saved, image bool, _ error) {
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return saved{}, false, err
+	}
+	var x exported
+	if err := json.Unmarshal(raw, &x); err != nil {
+		return saved{}, false, sandbox.Errorf(sandbox.Invalid, "the content differs from the exported snapshot").WithCause(err)
+	}
+	if !x.Image && !e.hasImage(x.Saved.Image) || x.Saved.Build != build {
+		return saved{}, false, sandbox.Errorf(sandbox.Conflict, "the snapshot needs an image or build that is not here")
+	}
+	if err := e.admitCPU(x.Saved.CPU); err != nil {
+		return saved{}, false, err
 	}
 	x.Saved.Digest = "sha256:" + name
-	e.host.saved[name] = saved{boot: x.Boot, Saved: x.Saved, state: state{memory: x.Memory, files: x.Files}}
-	return x.Saved, ctx.Err()
+	return saved{boot: x.Boot, Saved: x.Saved, state: state{memory: x.Memory, files: x.Files}}, x.Image, nil
+}
+
+// free returns Conflict if a state has a name. The caller holds mu.
+func (h *host) free(name string) error {
+	if _, taken := h.saved[name]; taken {
+		return sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
+	}
+	return nil
 }
 
 // FetchSaved implements sandbox.Replicator. A saved state with a group has a replica at

@@ -61,6 +61,9 @@ const (
 	linksPerShard = 256
 	// bootTimeout bounds the wait for a Guest to answer.
 	bootTimeout = 20 * time.Second
+	// lateBootTimeout is the same bound for a Guest whose memory is still on its way. It is
+	// shorter than the two minutes that a resume may take.
+	lateBootTimeout = 100 * time.Second
 	// reachTime bounds the wait of a starting server for the sentry host of an earlier
 	// build.
 	reachTime = 30 * time.Second
@@ -117,9 +120,10 @@ type boot struct {
 	from    string // saved state that it started from
 	shard   *shard
 	hostEnd *os.File
-	frozen  bool // guarded by Engine.mu
-	started bool // guarded by Engine.mu: Start has returned without error
-	linked  bool // guarded by Engine.mu: its shard is to have its link
+	frozen  bool          // guarded by Engine.mu
+	started bool          // guarded by Engine.mu: Start has returned without error
+	gone    chan struct{} // closed if it ends before Start has returned
+	linked  bool          // guarded by Engine.mu: its shard is to have its link
 	network sandbox.NetworkPolicy
 	secrets sandbox.SecretBinding
 	limits  sandbox.Limits
@@ -494,6 +498,10 @@ func (e *Engine) bootEvent(ev sandbox.BootEvent) {
 	e.mu.Lock()
 	b := e.boots[ev.ID]
 	known := b != nil && b.started
+	if b != nil && !known && b.gone != nil {
+		close(b.gone)
+		b.gone = nil
+	}
 	if known {
 		delete(e.boots, ev.ID)
 		if e.ending != nil {
@@ -579,7 +587,7 @@ func (e *Engine) reserve(id string, spec sandbox.BootSpec, h *host) (*boot, *os.
 		guestEnd.Close()
 		return nil, nil, sandbox.Errorf(sandbox.Conflict, "the boot %s runs already", id)
 	}
-	b := &boot{host: h, image: spec.Image, shape: spec.Shape, from: spec.From, hostEnd: hostEnd, network: sandbox.NetworkNone, limits: spec.Shape.Limits()}
+	b := &boot{host: h, image: spec.Image, shape: spec.Shape, from: spec.From, hostEnd: hostEnd, network: sandbox.NetworkNone, limits: spec.Shape.Limits(), gone: make(chan struct{})}
 	b.shard = e.roomyShard()
 	b.shard.links++
 	e.boots[id] = b
@@ -624,7 +632,11 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 		b.shape, b.limits = started.Shape, started.Shape.Limits()
 		e.mu.Unlock()
 	}
-	return e.waitForGuest(ctx, id, b, started.SavedAt)
+	limit := bootTimeout
+	if started.Arrives {
+		limit = lateBootTimeout
+	}
+	return e.waitForGuest(ctx, id, b, started.SavedAt, limit)
 }
 
 // plug gives a shard the link of a Boot that starts. From now on a replacement of the
@@ -644,25 +656,30 @@ func (e *Engine) plug(ctx context.Context, id string, b *boot) error {
 
 // waitForGuest dials the Guest until it answers, and sends it the time of its save. A
 // port without a listener refuses at once, so the pauses are short and few.
-func (e *Engine) waitForGuest(asker context.Context, id string, b *boot, savedAt time.Time) error {
-	ctx, cancel := context.WithTimeout(asker, bootTimeout)
+func (e *Engine) waitForGuest(asker context.Context, id string, b *boot, savedAt time.Time, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(asker, limit)
 	defer cancel()
 	guest := client.New(func(ctx context.Context, port uint16) (net.Conn, error) {
 		return e.dial(ctx, b.shard, id, port)
 	})
 	defer guest.Close()
+	e.mu.Lock()
+	gone := b.gone
+	e.mu.Unlock()
 	for {
 		err := guest.NotifyRestored(ctx, savedAt)
 		if err == nil {
 			return nil
 		}
 		select {
+		case <-gone:
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started: try again").WithCause(err)
 		case <-time.After(time.Millisecond):
 		case <-ctx.Done():
 			if asker.Err() != nil {
 				return errors.Join(asker.Err(), err)
 			}
-			return sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up within %d seconds: try again", int(bootTimeout.Seconds())).WithCause(err)
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up within %d seconds: try again", int(limit.Seconds())).WithCause(err)
 		}
 	}
 }

@@ -156,6 +156,18 @@ func (c *Client) Import(ctx context.Context, r ImportRequest, pipe *os.File) (s 
 	return s, err
 }
 
+// Arrive makes a saved state whose pages follow on a connection, of which the file is the
+// sentry host's end; the file stays the caller's.
+func (c *Client) Arrive(ctx context.Context, r ImportRequest, conn *os.File) (a ArriveReply, err error) {
+	err = c.call(ctx, MethodArrive, r, &a, conn)
+	return a, err
+}
+
+// Arrived waits until all of the state that a Boot started from has arrived.
+func (c *Client) Arrived(ctx context.Context, id string) error {
+	return c.call(ctx, MethodArrived, BootRequest{ID: id}, nil)
+}
+
 // Admit checks whether a state would be imported, before its files are sent.
 func (c *Client) Admit(ctx context.Context, r ImportRequest) (a AdmitReply, err error) {
 	err = c.call(ctx, MethodAdmit, r, &a)

@@ -42,6 +42,8 @@ const (
 	MethodSaved             = "saved"   // -> []string: the names of saved states
 	MethodExport            = "export"  // ExportRequest -> Proof and the files of the state, open for reading
 	MethodImport            = "import"  // ImportRequest and a pipe -> sandbox.Saved; ends with the pipe
+	MethodArrive            = "arrive"  // ImportRequest and a connection -> ArriveReply; the pages follow: see ArriveReply
+	MethodArrived           = "arrived" // BootRequest; returns when all of the state that the Boot started from has arrived
 	MethodAdmit             = "admit"   // ImportRequest -> AdmitReply: whether the state would be imported
 	MethodBuild             = "build"   // BuildRequest and a pipe with the build's programs; ends with the pipe
 	MethodBuildKey          = "signer"  // installation.BuildKey: which key signs builds
@@ -108,6 +110,8 @@ type StartReply struct {
 	SavedAt time.Time `json:"saved_at,omitzero"`
 	// Shape is the Shape of a Boot that started from a state; zero: as requested.
 	Shape sandbox.Shape `json:"shape,omitzero"`
+	// Arrives says that a part of the state is still on its way.
+	Arrives bool `json:"arrives,omitempty"`
 }
 
 // SaveRequest saves a Boot.
@@ -164,6 +168,28 @@ type ImportRequest struct {
 
 // ImportEnd is the last byte of the pipe; it means that the sender succeeded.
 const ImportEnd = '.'
+
+// ArriveReply answers an ImportRequest of a state that arrives on a connection of type
+// stream. The files before the pages come on it first, without an image. The reply follows
+// then: a Boot can start from the state, unless the state is deleted. After the reply the
+// server sends the pieces of the pages in any order, each after its index as 4 bytes, little
+// endian. The sentry host sends the indices of pieces that it wants first, in the same form,
+// and ArriveEnd once all pieces have arrived, match their hash and are on the disk. The
+// server sends ArriveEnd if the rest will not come. If the connection ends without that, it
+// may send the same request again with another connection.
+type ArriveReply struct {
+	Saved sandbox.Saved `json:"saved"`
+	// Have has a bit for each piece that need not be sent again, the lowest bits first;
+	// empty: none.
+	Have []byte `json:"have,omitempty"`
+}
+
+const (
+	// PieceBytes is the size of a piece; the last one may be smaller.
+	PieceBytes = 1 << 20
+	// ArriveEnd is the index that ends an arrival.
+	ArriveEnd = ^uint32(0)
+)
 
 // AdmitReply says what an import still needs.
 type AdmitReply struct {

@@ -41,7 +41,7 @@ func (h *Host) adoptBoot(name string) bool {
 	b := &boot{gone: make(chan struct{}), group: h.groups.Open(name)}
 	b.record.Name = name
 	if err := h.takeUp(b); err != nil {
-		h.log.Warn("a boot ended while no sentry host ran", telemetry.KeyBoot, b.record.ID, "sentry", name, telemetry.KeyError, err)
+		h.log.Warn("a boot cannot be adopted", telemetry.KeyBoot, b.record.ID, "sentry", name, telemetry.KeyError, err)
 		if b.pidfd != nil {
 			h.kill(b)
 		}
@@ -101,6 +101,9 @@ func (h *Host) takeUp(b *boot) error {
 	b.memory.Store(r.Limits.MemoryBytes)
 	if err := h.watchSentry(b); err != nil {
 		return err
+	}
+	if r.Arriving {
+		return sandbox.Errorf(sandbox.Unavailable, "the rest of its memory was still to arrive when the sentry host ended")
 	}
 	if err := h.startGuestWait(b); err != nil { // the sentry may be about to end; otherwise only its cause would be wrong
 		h.log.Warn("watching an adopted boot failed; the cause of its end will be unknown", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)

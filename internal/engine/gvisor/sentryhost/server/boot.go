@@ -64,15 +64,17 @@ type boot struct {
 	memory   atomic.Int64 // limit in bytes
 	heap     atomic.Int64 // bytes that the sentry may hold beyond sentryMemory; changed by setHeap
 
-	working   bool          // guarded by Host.mu: a state is saved or loaded
-	rests     time.Time     // guarded by Host.mu: until then its sentry returns the memory of a save or load
-	running   bool          // guarded by Host.mu: the Guest was started and Stop was not called
-	stopping  bool          // guarded by Host.mu
-	freed     bool          // guarded by Host.mu: its resources are released
-	full      bool          // guarded by Host.mu: it is out of memory, so its end now has that cause
-	fullUntil time.Time     // guarded by Host.mu: an end before this time has that cause too
-	ended     sandbox.Cause // why it ended by itself; set before it is freed
-	how       string        // how its process ended; set before gone is closed
+	working   bool                    // guarded by Host.mu: a state is saved or loaded
+	rests     time.Time               // guarded by Host.mu: until then its sentry returns the memory of a save or load
+	running   bool                    // guarded by Host.mu: the Guest was started and Stop was not called
+	stopping  bool                    // guarded by Host.mu
+	unfit     bool                    // guarded by Host.mu: the rest of its memory does not arrive
+	freed     bool                    // guarded by Host.mu: its resources are released
+	full      bool                    // guarded by Host.mu: it is out of memory, so its end now has that cause
+	fullUntil time.Time               // guarded by Host.mu: an end before this time has that cause too
+	arrives   atomic.Pointer[arrival] // the state that it started from, until all of it is verified and read; nil: it is
+	ended     sandbox.Cause           // why it ended by itself; set before it is freed
+	how       string                  // how its process ended; set before gone is closed
 }
 
 // record holds the facts that a later sentry host needs to adopt a Boot.
@@ -94,6 +96,7 @@ type record struct {
 	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer in place of this state, until the sentry has read it
 	Given    *given    `json:"given,omitempty"`    // the saved state that owns its writable layer; nil: the Boot does
 	Held     []int32   `json:"held,omitempty"`     // processes to continue, as it was restored
+	Arriving bool      `json:"arriving,omitempty"` // not all of the state that it was restored from is in its memory, or in a file
 	Stopped  []int32   `json:"stopped,omitempty"`  // processes that get SIGSTOP for a save
 	Unsure   bool      `json:"unsure,omitempty"`   // it was being stopped or continued
 }
@@ -166,6 +169,8 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b.link = hostEnd
 	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
 	b.record.Restored, b.record.Layer, b.record.Held, b.record.GuestBuild = from.memory(), from.inPlace(), from.Held, from.guestBuild(h)
+	b.record.Arriving = from.arrives != nil
+	b.arrives.Store(from.arrives)
 	b.record.CPU = h.guestCPU(from, sentryhost.NeededCPU(cmp.Or(r.CPU, h.cpu)))
 	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
@@ -173,17 +178,23 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 		h.giveUp(b)
 		return reply, err
 	}
-	if err := h.boot(ctx, b, from, image, guestEnd); err != nil {
+	err = h.boot(ctx, b, from, image, guestEnd)
+	if from.arrives != nil && from.arrives.over() {
+		err = from.arrives.notArrived().WithCause(err) // the sentry's error is a consequence
+	}
+	if err != nil {
 		h.undo(b)
 		return reply, startError(err)
 	}
 	if b.spare != nil && from.memory() {
 		reply.SavedAt = from.SavedAt
 	}
+	reply.Arrives = from.arrives != nil
 	h.mu.Lock()
 	b.running = true
 	h.mu.Unlock()
 	h.noteRead(b)
+	h.noteArrived(b, from.arrives)
 	h.rememberStart(r, from)
 	return reply, nil
 }
@@ -225,6 +236,7 @@ type origin struct {
 	files    []*os.File
 	verified func() error // waits until the files are verified
 	done     func()       // releases the names of the files: they may be removed
+	arrives  *arrival     // its pages are still on their way; nil: they are here
 }
 
 // close waits until the files are verified and closes them.
@@ -260,7 +272,7 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 	if r.From == "" {
 		return &origin{verified: func() error { return nil }, done: func() {}}, nil
 	}
-	m, _, err := h.readManifest(r.From)
+	m, _, arrives, err := h.knownManifest(r.From)
 	if err != nil {
 		return nil, err
 	}
@@ -272,11 +284,19 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 	if err := roomFor(h.cfg.UpperDir, "starting from the saved state", bytesOf(m)); err != nil {
 		return nil, err
 	}
+	if arrives != nil {
+		if from, err := h.originOf(arrives); from != nil || err != nil {
+			return from, err
+		}
+		if m, _, err = h.readManifest(r.From); err != nil { // it did not arrive
+			return nil, err
+		}
+	}
 	files, done, err := h.openReady(m)
 	if err != nil {
 		return nil, err
 	}
-	return &origin{*m, files, h.whole(m, files), done}, nil // verified while the sentry starts
+	return &origin{Manifest: *m, files: files, verified: h.whole(m, files), done: done}, nil // verified while the sentry starts
 }
 
 // openImage opens a Template image by digest and locks it. The sentry that gets the file
@@ -445,6 +465,7 @@ func (h *Host) sentryGone(b *boot) {
 		h.untold[b.record.ID] = b
 	}
 	full := b.full || time.Now().Before(b.fullUntil)
+	unfit := b.unfit
 	h.mu.Unlock()
 	if !byItself {
 		return
@@ -452,6 +473,7 @@ func (h *Host) sentryGone(b *boot) {
 	guest, exited := b.guestEnded()
 	cause := sandbox.CauseEngineLost
 	switch {
+	case unfit: // its sentry may have ended the Guest
 	case full || b.group.OutOfMemory(): // the kernel may have been quicker than we
 		cause = sandbox.CauseOOM
 	case exited:

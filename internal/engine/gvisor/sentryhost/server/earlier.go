@@ -22,7 +22,7 @@ import (
 
 // home returns the build whose sentry host starts from a state.
 func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
-	m, _, err := h.readManifest(name)
+	m, _, _, err := h.knownManifest(name)
 	if err != nil {
 		return r, err
 	}
@@ -151,7 +151,7 @@ func (h *Host) importFromEarlier(r sentryhost.EarlierRequest) (sandbox.Saved, er
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
-	there, raw, err := h.readManifest(r.Name)
+	there, raw, _, err := h.knownManifest(r.Name)
 	switch {
 	case errors.Is(err, sandbox.NotFound):
 	case err == nil && there.Boot == made.Boot && there.Memory == made.Memory:

@@ -70,6 +70,9 @@ func (h *Host) freeze(id string) error {
 	if err != nil {
 		return err
 	}
+	if err := h.isWhole(b); err != nil {
+		return err
+	}
 	b.pausing.Lock()
 	defer b.pausing.Unlock()
 	if h.recordOf(b).Frozen {
@@ -239,11 +242,14 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
+	if err := h.isWhole(b); err != nil {
+		return sandbox.Saved{}, err
+	}
 	if !sandbox.ValidSnapshotID(r.Name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
 	}
 	defer h.lockName(r.Name)()
-	switch m, raw, err := h.readManifest(r.Name); {
+	switch m, raw, _, err := h.knownManifest(r.Name); {
 	case err == nil && m.Boot == r.ID && m.Memory == r.Memory:
 		return savedOf(m, raw), nil
 	case !errors.Is(err, sandbox.NotFound):

@@ -31,6 +31,9 @@ import (
 
 // export returns the Proof of a state, and its files open for reading.
 func (h *Host) export(ctx context.Context, r sentryhost.ExportRequest) (any, []*os.File, error) {
+	if err := h.awaitArrival(ctx, r.Name); err != nil {
+		return nil, nil, err
+	}
 	p, files, err := h.exportState(r.Name)
 	if err != nil || !r.Image {
 		return p, files, err
@@ -138,7 +141,18 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 	if err := h.hasImage(m.Image); err != nil {
 		return sandbox.Saved{}, err
 	}
-	defer h.lockName(r.Name)()
+	unlock, a, err := h.lockArrival(ctx, r.Name)
+	for err == nil && a != nil {
+		unlock()
+		if !h.stopUnused(a) {
+			return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the saved state %s still arrives for sandboxes that started from it", r.Name)
+		}
+		unlock, a, err = h.lockArrival(ctx, r.Name)
+	}
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer unlock()
 	if _, err := os.Lstat(h.savedDir(r.Name)); !errors.Is(err, fs.ErrNotExist) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", r.Name).WithCause(err)
 	}
@@ -369,19 +383,27 @@ func removeUnlocked(path string) error {
 	return os.Remove(path)
 }
 
+// fillFile writes a file of a draft from a pipe, whose content must match a checksum.
+func (d *draft) fillFile(i int, pipe io.Reader, want []byte) error {
+	sum := sha256.New()
+	n, err := io.CopyN(io.MultiWriter(d.files[i], sum), pipe, d.m.Files[i].Bytes)
+	switch {
+	case err == io.EOF:
+		return notExported(fmt.Errorf("%s ends after %d bytes", d.m.Files[i].Name, n))
+	case err != nil:
+		return noRoom(err)
+	case !bytes.Equal(sum.Sum(nil), want):
+		return notExported(fmt.Errorf("%s does not match its hash", d.m.Files[i].Name))
+	}
+	return nil
+}
+
 // fill writes the files of a draft from a pipe, whose content must match sums and end
 // with ImportEnd.
 func (d *draft) fill(pipe io.Reader, sums [][]byte) error {
-	for i, f := range d.files {
-		sum := sha256.New()
-		n, err := io.CopyN(io.MultiWriter(f, sum), pipe, d.m.Files[i].Bytes)
-		switch {
-		case err == io.EOF:
-			return notExported(fmt.Errorf("%s ends after %d bytes", d.m.Files[i].Name, n))
-		case err != nil:
-			return noRoom(err)
-		case !bytes.Equal(sum.Sum(nil), sums[i]):
-			return notExported(fmt.Errorf("%s does not match its hash", d.m.Files[i].Name))
+	for i, want := range sums {
+		if err := d.fillFile(i, pipe, want); err != nil {
+			return err
 		}
 	}
 	var end [2]byte

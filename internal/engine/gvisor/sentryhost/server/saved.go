@@ -62,10 +62,24 @@ func bytesOf(m *sentryhost.Manifest) (n int64) {
 	return n
 }
 
-// readManifest returns the manifest of a state: NotFound when the state does not exist,
-// Conflict when the manifest is missing or wrong.
+// readManifest returns the manifest of a state on the disk: NotFound when the state does not
+// exist, Conflict when the manifest is missing or wrong.
 func (h *Host) readManifest(name string) (*sentryhost.Manifest, []byte, error) {
 	return manifestIn(h.cfg.Saved, name)
+}
+
+// knownManifest is readManifest, also for a state that arrives, which it returns then.
+func (h *Host) knownManifest(name string) (m *sentryhost.Manifest, raw []byte, a *arrival, err error) {
+	h.mu.Lock()
+	a = h.arrivals[name]
+	known := a != nil && !a.unwanted
+	h.mu.Unlock()
+	if known {
+		own := *a.m
+		return &own, a.raw, a, nil
+	}
+	m, raw, err = h.readManifest(name)
+	return m, raw, nil, err
 }
 
 // manifestIn is readManifest for another folder of saved states.
@@ -406,6 +420,7 @@ func (h *Host) deleteSaved(name string) error {
 		return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
 	}
 	defer h.lockName(name)()
+	h.unwant(name)
 	return h.removeSaved(name)
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost/server/latefile"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
@@ -75,6 +76,7 @@ type Host struct {
 	boots    map[string]*boot
 	untold   map[string]*boot // that ended by themselves, until their event was sent
 	shards   map[int]*shard
+	arrivals map[string]*arrival // states that arrive, by name
 	watchers map[*fdrpc.Peer]struct{}
 	cache    *sentryhost.CacheRequest    // nil: not set yet
 	opened   map[string]int              // starts in progress from a saved state, by its name
@@ -87,6 +89,7 @@ type Host struct {
 	trusted  map[string]installation.Key // the key with which other builds were verified, by their names
 	borrowed int64                       // bytes of the host's memory that saves and loads in progress may allocate
 
+	noArrivals error         // why states cannot arrive on this host; nil: they can
 	refillSoon chan struct{} // holds one when spares are to be inspected
 	sparing    sync.Mutex    // held during the inspection; taken before mu
 }
@@ -108,7 +111,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	}
 	h := &Host{
 		cfg: cfg, conf: conf, groups: groups, log: log, cpu: hostCPU(), hideable: hideableCPU(),
-		boots: map[string]*boot{}, untold: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
+		boots: map[string]*boot{}, untold: map[string]*boot{}, arrivals: map[string]*arrival{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
 		packSoon: make(chan struct{}, 1), refillSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true, trusted: map[string]installation.Key{},
 		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
@@ -120,6 +123,9 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	raiseFileLimit()
 	if err := reserveDescriptors(); err != nil {
 		return nil, err
+	}
+	if h.noArrivals = latefile.Supported(); h.noArrivals != nil {
+		log.Info("sandboxes start only from saved states that are whole", telemetry.KeyError, h.noArrivals)
 	}
 	h.removeDrafts()
 	h.removeIncoming()
@@ -194,7 +200,7 @@ func turn(r *fdrpc.Request) string {
 		what = "stand" // a save may delay these, but no stop
 	case sentryhost.MethodLimit:
 		what = "limits"
-	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodImportFromEarlier, sentryhost.MethodDelete:
+	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodArrive, sentryhost.MethodImportFromEarlier, sentryhost.MethodDelete:
 		what = "saved"
 	case sentryhost.MethodShareWithEarlier, sentryhost.MethodRevokeFromEarlier:
 		what = "earlier" // for every build
@@ -279,6 +285,8 @@ var methods = map[string]method{
 	sentryhost.MethodRevokeFromEarlier: withBody(func(c call, b sentryhost.EarlierRequest) reply { return done(c.host.revokeFromEarlier(b)) }),
 	sentryhost.MethodImportFromEarlier: withBody(func(c call, b sentryhost.EarlierRequest) reply { return answers(c.host.importFromEarlier(b)) }),
 	sentryhost.MethodImport:            withBody(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
+	sentryhost.MethodArrive:            withBody(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.arrive(c.ctx, b, c.r)) }),
+	sentryhost.MethodArrived:           withBoot(func(c call, id string) reply { return done(c.host.arrived(c.ctx, id)) }),
 	sentryhost.MethodAdmit:             withBody(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.admit(b)) }),
 	sentryhost.MethodBuild:             withBody(func(c call, b sentryhost.BuildRequest) reply { return done(c.host.takeBuild(c.ctx, b, c.r)) }),
 	sentryhost.MethodBuildKey:          withBody(func(c call, b installation.BuildKey) reply { return done(c.host.setBuildKey(b)) }),
