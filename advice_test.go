@@ -30,6 +30,7 @@ var advised = map[string]string{
 	"internal/volume/disk/carry.go: errLeaving":                  "the volume was not opened",
 	"internal/session/line.go: startInTurn":                      "its turn never came, and no node was asked",
 	"internal/snapshot/replication/fetch.go: tellFetch":          "nothing was started without the saved state",
+	"internal/snapshot/replication/arrival.go: giveUpArrival":    "a repeated deletion continues the first one",
 	"internal/rpc/rpc.go: away":                                  "broken takes it back, unless the other end was not reached",
 	"internal/rpc/failure.go: refused":                           "asked before the call begins",
 	"internal/rpc/leader.go: errStandby":                         "asked before the call begins",

@@ -158,6 +158,7 @@ type Node struct {
 	log      *slog.Logger
 	journal  journal
 	queue    *queue // of cold starts and restores
+	late     *queue // of restores whose state is still on its way
 	claims   *queue // of Boots that are bound out of a Pool
 	saves    *queue // of Boots being saved
 	host     *hostGauge
@@ -211,6 +212,7 @@ type boot struct {
 	dead      bool   // it ended while being started or given
 	paused    bool   // saved and frozen, about to be stopped
 	fenced    bool   // frozen by settleFence
+	refreeze  bool   // the fence could not freeze it yet
 	epoch     int64  // of the Node's Lease when it got its owner; 0: not known
 	relieving bool   // its Guest is being asked to free memory
 	unmount   func() // stops serving its Volumes; nil: not served
@@ -297,9 +299,13 @@ func prepare(cfg Config) (*Node, error) {
 	claims := starts
 	claims.slots *= claimsPerStart
 	claims.noReturn = true // they start cold, or had no time left
+	late := starts
+	late.slots *= latePerStart
+	late.reserved = 1
 	n := &Node{
 		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
 		queue:  newQueue(starts),
+		late:   newQueue(late),
 		claims: newQueue(claims),
 		saves: newQueue(queueConfig{
 			slots: cfg.Saves + 1, reserved: 1, maxAhead: cfg.Waiting, maxWait: saveWait,

@@ -97,7 +97,7 @@ func (n *Node) FetchSaved(ctx context.Context, node string, r sandbox.FetchReque
 	if !sandbox.ValidSnapshotID(r.From) || !sandbox.ValidSnapshotID(r.Snapshot) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
-	// A replica is downloaded whole before the Engine sees what it needs.
+	// Much of a replica is downloaded before the Engine sees what it needs.
 	if err := n.features.CPU.Admit(r.CPU, n.cfg.Name); err != nil {
 		return sandbox.Saved{}, err
 	}

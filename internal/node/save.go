@@ -45,6 +45,9 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
+	if err := n.awaitArrival(ctx, b); err != nil {
+		return sandbox.Saved{}, err
+	}
 	done, err := n.turn(ctx, r.Boot.Tenant)
 	if err != nil {
 		return sandbox.Saved{}, err
@@ -59,6 +62,19 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 		n.setPaused(b, true)
 	}
 	return saved, err
+}
+
+// awaitArrival waits until all of the state that b started from is here. It runs before the
+// turn of a save: a slow download must not hold up others.
+func (n *Node) awaitArrival(ctx context.Context, b *boot) error {
+	fetcher, ok := n.engine.(sandbox.Fetcher)
+	if !ok {
+		return nil
+	}
+	observed := n.observe(StepFetch)
+	err := fetcher.AwaitArrival(ctx, b.id)
+	observed(err)
+	return err
 }
 
 // setPaused records whether b is saved and frozen, about to be stopped. The fence has no
@@ -107,7 +123,7 @@ func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesReques
 		return sandbox.Saved{}, err
 	}
 	var saved sandbox.Saved
-	err = n.fetched(ctx, r.From, func() error {
+	err = n.fetched(ctx, r.From, true, func(bool) error {
 		saved, err = n.saveFiles(ctx, engine, r)
 		return err
 	})
@@ -171,21 +187,22 @@ func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.Tenant
 	}
 }
 
-// fetch keeps a saved state on this host until release is called. It runs before the
-// start's turn: a slow download must not hold up others.
-func (n *Node) fetch(ctx context.Context, snapshot string) (release func(), err error) {
+// fetch keeps a saved state on this host until it is released: all of it with whole, or so much
+// that a start can begin. It runs before the start's turn: a slow download must not hold up
+// others.
+func (n *Node) fetch(ctx context.Context, snapshot string, whole bool) (sandbox.Hold, error) {
 	engine, err := n.pauser(n.cfg.Name)
 	if err != nil {
-		return nil, err
+		return sandbox.Hold{}, err
 	}
 	fetcher, ok := engine.(sandbox.Fetcher)
 	if !ok {
-		return func() {}, nil
+		return sandbox.Hold{Release: func() {}}, nil
 	}
 	observed := n.observe(StepFetch)
-	release, err = fetcher.HoldSaved(ctx, snapshot)
+	hold, err := fetcher.HoldSaved(ctx, snapshot, whole)
 	observed(err)
-	return release, err
+	return hold, err
 }
 
 // Thaw implements sandbox.Nodes.

@@ -42,16 +42,16 @@ type fetching struct {
 	held  int
 }
 
-func (f *fetching) HoldSaved(ctx context.Context, name string) (func(), error) {
+func (f *fetching) HoldSaved(ctx context.Context, name string, _ bool) (sandbox.Hold, error) {
 	if f.held++; name == f.name && f.held == 2 {
 		if err := f.DeleteSaved(ctx, name); err != nil {
-			return nil, err
+			return sandbox.Hold{}, err
 		}
 		if _, err := f.ImportSaved(ctx, name, bytes.NewReader(f.state)); err != nil {
-			return nil, err
+			return sandbox.Hold{}, err
 		}
 	}
-	return func() {}, nil
+	return sandbox.Hold{Release: func() {}}, nil
 }
 
 // What is found damaged or gone is brought back once.

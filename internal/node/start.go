@@ -15,6 +15,11 @@ import (
 const (
 	// bindLimit bounds a Bind of a Boot that was just started.
 	bindLimit = 10 * time.Second
+	// lateBindLimit is the same bound for a Boot whose memory is still on its way.
+	lateBindLimit = 100 * time.Second
+	// latePerStart is how many Boots start at a time, for each cold-start slot, from states
+	// that are still on their way: such a start mostly waits for the network.
+	latePerStart = 4
 	// claimLimit bounds a Bind of a Boot from a Pool: a Boot that is slower is broken,
 	// and the next one is at hand.
 	claimLimit = 2 * time.Second
@@ -63,7 +68,7 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	if req.From == "" {
 		n.ask(req)
 		if b, err = n.claim(ctx, req, n.claimTurn); b == nil && err == nil {
-			b, err = n.cold(ctx, req)
+			b, err = n.cold(ctx, req, turnsOf{n.queue, bindLimit})
 		}
 	} else {
 		b, err = n.restore(ctx, req)
@@ -76,8 +81,12 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 
 // restore starts a Boot from a saved state.
 func (n *Node) restore(ctx context.Context, req sandbox.StartRequest) (b *boot, err error) {
-	err = n.fetched(ctx, req.From, func() error {
-		b, err = n.cold(ctx, req)
+	err = n.fetched(ctx, req.From, false, func(arrives bool) error {
+		turns := turnsOf{n.queue, bindLimit}
+		if arrives {
+			turns = turnsOf{n.late, lateBindLimit}
+		}
+		b, err = n.cold(ctx, req, turns)
 		return err
 	})
 	return b, err
@@ -85,15 +94,16 @@ func (n *Node) restore(ctx context.Context, req sandbox.StartRequest) (b *boot, 
 
 // fetched runs start, which starts a Boot from a saved state. If the state turns out
 // damaged or missing and the Engine can fetch, it is fetched again and start retried
-// once. The fetch happens outside the start's turn, so that others do not wait for it.
-func (n *Node) fetched(ctx context.Context, snapshot string, start func() error) error {
+// once. The fetch happens outside the start's turn, so that others do not wait for it. With
+// arrives, the rest of the state is still on its way; with whole it never is.
+func (n *Node) fetched(ctx context.Context, snapshot string, whole bool, start func(arrives bool) error) error {
 	for again := false; ; again = true {
-		release, err := n.fetch(ctx, snapshot)
+		hold, err := n.fetch(ctx, snapshot, whole)
 		if err != nil {
 			return err
 		}
-		err = start()
-		release()
+		err = start(hold.Arrives)
+		hold.Release()
 		broken := errors.Is(err, sandbox.ErrDamaged) || errors.Is(err, sandbox.NotFound)
 		if _, fetches := n.engine.(sandbox.Fetcher); again || !broken || !fetches {
 			return err
@@ -241,15 +251,21 @@ func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest, 
 	return b, n.bind(ctx, b, req.Binding, claimLimit, func() {})
 }
 
+// turnsOf says in which queue a start waits, and how long its Bind may take.
+type turnsOf struct {
+	queue *queue
+	bind  time.Duration
+}
+
 // cold waits for its turn and starts a Boot for the request.
-func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error) {
+func (n *Node) cold(ctx context.Context, req sandbox.StartRequest, turns turnsOf) (*boot, error) {
 	observed := n.observe(StepQueue)
-	err := n.queue.enter(ctx, req.Binding.Tenant)
+	err := turns.queue.enter(ctx, req.Binding.Tenant)
 	if observed(err); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	leave := sync.OnceFunc(func() { n.queue.leave(req.Binding.Tenant, time.Since(began)) })
+	leave := sync.OnceFunc(func() { turns.queue.leave(req.Binding.Tenant, time.Since(began)) })
 	defer leave()
 	if req.From == "" {
 		// While this request waited, a refill may have been finished.
@@ -274,7 +290,7 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	b.give(req.Binding, n.term.latest().epoch)
 	b.held = req.From != ""
 	n.mu.Unlock()
-	if err := n.bind(ctx, b, req.Binding, bindLimit, leave); err != nil {
+	if err := n.bind(ctx, b, req.Binding, turns.bind, leave); err != nil {
 		return nil, err
 	}
 	return b, nil

@@ -230,12 +230,15 @@ func (n *Node) unsettled() (all []*boot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, b := range n.owners {
-		if b.state == bound && !b.paused && b.fenced != fenced {
+		if b.state == bound && !b.paused && !b.settled(fenced) {
 			all = append(all, b)
 		}
 	}
 	return all
 }
+
+// settled reports whether a Boot is as the fence wants it. The caller holds Node.mu.
+func (b *boot) settled(fenced bool) bool { return b.fenced == fenced && !(fenced && b.refreeze) }
 
 // settleBoot freezes or thaws a Boot, unless it is settled, or frozen by a pause.
 func (n *Node) settleBoot(ctx context.Context, engine sandbox.Pauser, b *boot) {
@@ -245,7 +248,7 @@ func (n *Node) settleBoot(ctx context.Context, engine sandbox.Pauser, b *boot) {
 	defer b.changing.Unlock()
 	fence := n.term.fenced()
 	n.mu.Lock()
-	settled := b.state != bound || b.paused || b.fenced == fence
+	settled, again := b.state != bound || b.paused || b.settled(fence), b.refreeze
 	n.mu.Unlock()
 	if settled {
 		return
@@ -253,8 +256,14 @@ func (n *Node) settleBoot(ctx context.Context, engine sandbox.Pauser, b *boot) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	if fence {
-		n.mark(b, func() { b.fenced = true }) // before: a later process thaws it
-		if err := engine.Freeze(ctx, b.id); err != nil {
+		if !again {
+			n.mark(b, func() { b.fenced = true }) // before: a later process thaws it
+		}
+		err := engine.Freeze(ctx, b.id)
+		n.mu.Lock()
+		b.refreeze = errors.Is(err, sandbox.Unavailable) // its memory may still arrive
+		n.mu.Unlock()
+		if err != nil && !again {
 			n.log.Warn("freezing a boot after the loss of the lease failed; it keeps running, but is cut off", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 		return
@@ -263,7 +272,7 @@ func (n *Node) settleBoot(ctx context.Context, engine sandbox.Pauser, b *boot) {
 		n.log.Warn("thawing a boot after the lease was renewed failed; will retry", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		return
 	}
-	n.mark(b, func() { b.fenced = false })
+	n.mark(b, func() { b.fenced, b.refreeze = false, false })
 }
 
 // mark changes a field of b that its journal entry keeps, and writes the entry. It does

@@ -139,6 +139,7 @@ type Saver interface {
 	sandbox.Pauser
 	sandbox.Porter
 	sandbox.Deduplicator
+	sandbox.Arriver
 }
 
 // Engine returns an Engine whose changes of Boots and saved states are steps.
@@ -171,6 +172,10 @@ func (e *engine) Thaw(ctx context.Context, id string) error {
 
 func (e *engine) Save(ctx context.Context, id, name string, memory bool) (sandbox.Saved, error) {
 	return after(e.p, func() (sandbox.Saved, error) { return e.Saver.Save(ctx, id, name, memory) })
+}
+
+func (e *engine) ArriveSaved(ctx context.Context, name string, content sandbox.Arrival, arrived func(error)) (sandbox.Saved, error) {
+	return after(e.p, func() (sandbox.Saved, error) { return e.Saver.ArriveSaved(ctx, name, content, arrived) })
 }
 
 func (e *engine) DeleteSaved(ctx context.Context, name string) error {

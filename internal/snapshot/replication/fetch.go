@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// back brings a state back to the host, once for all concurrent callers.
+// back brings the whole of a state back to the host, once for all concurrent callers.
 func (e *Engine) back(ctx context.Context, s *state) error {
 	e.mu.Lock()
 	here := !s.Away && !s.spoiled && s.busy == nil
@@ -29,7 +29,7 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 	if here {
 		return nil
 	}
-	unlock, err := e.lock(ctx, s)
+	unlock, err := e.lockArrived(ctx, s, e.awaitWhole)
 	if err != nil {
 		return err
 	}
@@ -51,17 +51,32 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 		e.mu.Lock()
 		s.spoiled = false // the next caller checks again
 		e.mu.Unlock()
-		e.counts.fetchFailed.Add(1)
-		here := "not on this host"
+		here := absent
 		if spoiled {
 			here = "damaged on this host"
 		}
-		err = tellFetch(s.Name, here, err)
-		e.cfg.Log.WarnContext(ctx, "fetching a saved state from its copy failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
-		return err
+		return e.notFetched(ctx, s, here, err)
 	}
 	e.fetched(ctx, s, spoiled, time.Since(began))
 	return nil
+}
+
+// absent says for tellFetch that a state is not on the host.
+const absent = "not on this host"
+
+// notFetched counts and logs a failed fetch, and returns the user's error, as tellFetch.
+func (e *Engine) notFetched(ctx context.Context, s *state, here string, err error) error {
+	e.counts.fetchFailed.Add(1)
+	err = tellFetch(s.Name, here, err)
+	e.cfg.Log.WarnContext(ctx, "fetching a saved state from its copy failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
+	return err
+}
+
+// shareFetched packs a state that was fetched. It may have been deleted meanwhile.
+func (e *Engine) shareFetched(ctx context.Context, name, group string) {
+	if err := e.inner.ShareSaved(ctx, name, group); err != nil && !errors.Is(err, sandbox.Unsupported) && !errors.Is(err, sandbox.NotFound) {
+		e.cfg.Log.WarnContext(ctx, "packing a fetched saved state failed", telemetry.KeySnapshot, name, telemetry.KeyError, err)
+	}
 }
 
 // fetchTurn waits until one more fetch may run; done ends it.
@@ -77,7 +92,7 @@ func (e *Engine) fetchTurn(ctx context.Context) (done func(), err error) {
 // fetched records that a state was brought back.
 func (e *Engine) fetched(ctx context.Context, s *state, spoiled bool, took time.Duration) {
 	e.mu.Lock()
-	s.spoiled = false
+	s.spoiled, s.whole = false, false
 	s.times++
 	e.mu.Unlock()
 	e.counts.fetched.Add(1)
@@ -117,11 +132,9 @@ func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
 		if err := e.fetchFiles(ctx, s, there); err != nil {
 			return err
 		}
-		if err := e.inner.ShareSaved(ctx, s.Name, s.Group); err != nil && !errors.Is(err, sandbox.Unsupported) {
-			e.cfg.Log.WarnContext(ctx, "packing a fetched saved state failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
-		}
+		e.shareFetched(ctx, s.Name, s.Group)
 	}
-	return e.change(s, false, func() { s.Away = false })
+	return e.change(s, false, func() { s.setAway(false) })
 }
 
 // fetchFiles imports the copy in Blobs into the Engine, replacing existing files.
@@ -146,7 +159,7 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 		if _, err := io.Copy(io.Discard, l.content(f)); err != nil {
 			return err
 		}
-		if err := e.change(s, false, func() { s.Away = true }); err != nil {
+		if err := e.change(s, false, func() { s.setAway(true) }); err != nil {
 			return err
 		}
 		if err := e.inner.DeleteSaved(ctx, s.Name); err != nil {
@@ -160,10 +173,15 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 // take imports the content of the copy of from into the Engine as the state name.
 func (e *Engine) take(ctx context.Context, name, from string, content io.Reader) (sandbox.Saved, error) {
 	saved, err := e.inner.ImportSaved(ctx, name, content)
+	return saved, trusted(from, err)
+}
+
+// trusted converts the error of bringing a copy into the Engine.
+func trusted(from string, err error) error {
 	if errors.Is(err, sandbox.Denied) {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the saved state %s was copied by an installation that this one does not trust", from).WithCause(err)
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s was copied by an installation that this one does not trust", from).WithCause(err)
 	}
-	return saved, err
+	return err
 }
 
 // FetchSaved implements sandbox.Replicator. The new state gets a copy of its own, which
@@ -184,12 +202,15 @@ func (e *Engine) FetchSaved(ctx context.Context, name, from, group string) (sand
 	defer done()
 	began := time.Now()
 	saved, err := e.fetchOther(ctx, name, from, group)
+	if err == nil && e.find(name) != nil { // it still arrives
+		return saved, nil
+	}
 	switch {
 	case errors.Is(err, sandbox.NotFound):
 		return sandbox.Saved{}, err
 	case err != nil:
 		e.counts.fetchFailed.Add(1)
-		err = tellFetch(from, "not on this host", err)
+		err = tellFetch(from, absent, err)
 		e.cfg.Log.WarnContext(ctx, "fetching a saved state of another host from its copy failed", telemetry.KeySnapshot, from, telemetry.KeyError, err)
 		return sandbox.Saved{}, err
 	}
@@ -216,7 +237,7 @@ func (e *Engine) fetchOther(ctx context.Context, name, from, group string) (sand
 		if err != nil {
 			return sandbox.Saved{}, err
 		}
-		return e.fetchBelow(ctx, prefix, name, from)
+		return e.fetchBelow(ctx, prefix, name, from, group)
 	}
 	if unknown != nil && !errors.Is(unknown, sandbox.NotFound) { // it may be elsewhere
 		return sandbox.Saved{}, fmt.Errorf("%w: find the copy: %w", errRecords, unknown)
@@ -224,9 +245,10 @@ func (e *Engine) fetchOther(ctx context.Context, name, from, group string) (sand
 	return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "the saved state %s has no copy", from)
 }
 
-// fetchBelow is fetchOther for the copy with a prefix. It keeps the list, so that the copy of
-// the new state shares the packs.
-func (e *Engine) fetchBelow(ctx context.Context, prefix, name, from string) (sandbox.Saved, error) {
+// fetchBelow is fetchOther for the copy with a prefix. The state still arrives when it
+// returns, where the Engine can start from it then. Otherwise it keeps the list, so that the
+// copy of the new state shares the packs.
+func (e *Engine) fetchBelow(ctx context.Context, prefix, name, from, group string) (sandbox.Saved, error) {
 	key, err := e.keys.at(ctx, prefix)
 	if err != nil {
 		return sandbox.Saved{}, err
@@ -234,6 +256,9 @@ func (e *Engine) fetchBelow(ctx context.Context, prefix, name, from string) (san
 	l, err := e.listOf(ctx, key, from)
 	if err != nil {
 		return sandbox.Saved{}, err
+	}
+	if saved, err := e.share(ctx, key, l, name, group); !errors.Is(err, sandbox.Unsupported) {
+		return saved, err
 	}
 	f, err := e.download(ctx, key, l)
 	if err != nil {
@@ -270,15 +295,24 @@ func (e *Engine) listOf(ctx context.Context, key *groupKey, name string) (*list,
 
 // download returns a file without a name that has the content of a list.
 func (e *Engine) download(ctx context.Context, key *groupKey, l *list) (*os.File, error) {
+	f, err := e.unnamed()
+	if err != nil {
+		return nil, err
+	}
+	if err := e.gather(ctx, key, l, f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// unnamed returns a new file without a name.
+func (e *Engine) unnamed() (*os.File, error) {
 	f, err := os.CreateTemp(e.cfg.Dir, ".new-")
 	if err != nil {
 		return nil, fmt.Errorf("make a file: %w", err)
 	}
-	err = os.Remove(f.Name())
-	if err == nil {
-		err = e.gather(ctx, key, l, f)
-	}
-	if err != nil {
+	if err := os.Remove(f.Name()); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -308,18 +342,26 @@ func (e *Engine) get(ctx context.Context, key *groupKey, name string) ([]byte, e
 	return content, nil
 }
 
-// gather writes the chunks of a list into a file; each pack is fetched once.
-func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File) error {
-	type target struct {
-		place
-		at int64
-	}
+// target is a chunk of a pack, and where it is in the content of a list.
+type target struct {
+	place
+	at int64
+}
+
+// targets returns the targets of each pack of a list.
+func (l *list) targets() [][]target {
 	targets := make([][]target, len(l.Packs))
 	at := int64(0)
 	for _, p := range l.places {
 		targets[p.pack] = append(targets[p.pack], target{p, at})
 		at += int64(p.Bytes)
 	}
+	return targets
+}
+
+// gather writes the chunks of a list into a file; each pack is fetched once.
+func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to io.WriterAt) error {
+	targets := l.targets()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(gets)
 	for i, name := range l.Packs {
@@ -327,26 +369,31 @@ func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			compressed, err := e.get(ctx, key, name)
-			if err != nil {
-				return err
-			}
-			pack, err := e.decode.DecodeAll(compressed, nil)
-			if err != nil {
-				return fmt.Errorf("%w: the blob %s: %w", sandbox.ErrDamaged, name, err)
-			}
-			for _, t := range targets[i] {
-				if t.offset+t.Bytes > len(pack) {
-					return fmt.Errorf("%w: the blob %s is too short", sandbox.ErrDamaged, name)
-				}
-				if _, err := to.WriteAt(pack[t.offset:t.offset+t.Bytes], t.at); err != nil {
-					return noRoom(err)
-				}
-			}
-			return nil
+			return e.getPack(ctx, key, name, targets[i], to)
 		})
 	}
 	return g.Wait()
+}
+
+// getPack writes the chunks of a pack to their places.
+func (e *Engine) getPack(ctx context.Context, key *groupKey, name string, targets []target, to io.WriterAt) error {
+	compressed, err := e.get(ctx, key, name)
+	if err != nil {
+		return err
+	}
+	pack, err := e.decode.DecodeAll(compressed, nil)
+	if err != nil {
+		return fmt.Errorf("%w: the blob %s: %w", sandbox.ErrDamaged, name, err)
+	}
+	for _, t := range targets {
+		if t.offset+t.Bytes > len(pack) {
+			return fmt.Errorf("%w: the blob %s is too short", sandbox.ErrDamaged, name)
+		}
+		if _, err := to.WriteAt(pack[t.offset:t.offset+t.Bytes], t.at); err != nil {
+			return noRoom(err)
+		}
+	}
+	return nil
 }
 
 func noRoom(err error) error {

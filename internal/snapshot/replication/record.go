@@ -28,9 +28,10 @@ type record struct {
 	// Packs are the blobs of the copy that an earlier version made, which recorded them
 	// here only; see register. That version deletes the blobs that it finds here.
 	Packs    []string `json:"packs,omitempty"`
-	Copied   bool     `json:"copied,omitempty"` // complete in Blobs, and verified there
-	Prefix   string   `json:"prefix,omitempty"` // of the copy; empty: the prefix of all Packs
-	Away     bool     `json:"away,omitempty"`   // not on the host
+	Copied   bool     `json:"copied,omitempty"`   // complete in Blobs, and verified there
+	Prefix   string   `json:"prefix,omitempty"`   // of the copy; empty: the prefix of all Packs
+	Away     bool     `json:"away,omitempty"`     // not on the host
+	Arriving bool     `json:"arriving,omitempty"` // Away, but Boots may have started from it
 	Deleting bool     `json:"deleting,omitempty"`
 	Backlog  bool     `json:"backlog,omitempty"` // saved before copying was enabled
 }
@@ -61,11 +62,18 @@ type state struct {
 	alone    bool               // the next copy shares no packs of other states
 	spoiled  bool               // damaged or missing on the host, contrary to the record
 	times    int                // number of fetches
+	arrives  *arriving          // nil: it does not arrive
+	givenUp  bool               // it was deleted on the host, and only Boots need the rest
+	coming   bool               // it has no copy yet: others do not see it
+	whole    bool               // it cannot arrive while Boots start: it is fetched whole
 	// begun says that this process has begun a copy and not completed it, and put has the
 	// packs that its latest attempt may have put.
 	begun bool
 	put   []string
 }
+
+// setAway records whether a state is on the host, whole. The caller holds Engine.mu.
+func (r *record) setAway(away bool) { r.Away, r.Arriving = away, false }
 
 const (
 	recordSuffix = ".json"
@@ -118,7 +126,9 @@ func (e *Engine) forget(s *state) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.states, s.Name)
+	if e.states[s.Name] == s {
+		delete(e.states, s.Name)
+	}
 	return nil
 }
 

@@ -82,9 +82,14 @@ type Engine struct {
 	encode *zstd.Encoder
 	decode *zstd.Decoder
 	wake   chan struct{} // holds one when there may be work
+	over   chan struct{} // closed at the end of Run
 	// fetching is a semaphore for fetches.
 	fetching chan struct{}
-	counts   counts
+	// arriving is a semaphore for states that arrive, packs one for their packs, and packsBeside
+	// one for packs of them that no read waits for.
+	arriving, packs, packsBeside chan struct{}
+	resumed                      bool // guarded by mu: arrivals of an earlier process have continued, or failed
+	counts                       counts
 
 	mu     sync.Mutex
 	states map[string]*state
@@ -137,11 +142,18 @@ func Open(inner inner, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		inner: inner, cfg: cfg, keys: keys, encode: encode, decode: decode,
-		wake: make(chan struct{}, 1), fetching: make(chan struct{}, fetches), sizes: map[string]int64{},
+		wake: make(chan struct{}, 1), over: make(chan struct{}), fetching: make(chan struct{}, fetches), arriving: make(chan struct{}, mostArriving), packs: make(chan struct{}, mostPacks), packsBeside: make(chan struct{}, packsBeside), sizes: map[string]int64{},
 		unsettled: true, untaken: true, unregistered: true,
 	}
 	if e.states, err = readRecords(cfg.Dir, cfg.Log); err != nil {
 		return nil, err
+	}
+	for _, s := range e.states {
+		if s.Away && !s.Copied && !s.Deleting { // a FetchSaved that has not returned
+			if err := e.forget(s); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return e, nil
 }
@@ -223,7 +235,7 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (saved 
 	if e.isDeleting(name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the saved state %s is being deleted", name)
 	}
-	_, err = e.with(ctx, name, func() error {
+	_, err = e.with(ctx, name, e.back, func() error {
 		saved, err = e.inner.Save(ctx, id, name, memory)
 		saved, err = e.noteSize(name, saved, err)
 		return err
@@ -282,9 +294,9 @@ func (e *Engine) add(ctx context.Context, r record, used time.Time) error {
 // anything is written.
 func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error {
 	export := func() error { return e.inner.ExportSaved(ctx, name, image, w) }
-	spoiled, err := e.with(ctx, name, export)
+	spoiled, err := e.with(ctx, name, e.back, export)
 	if spoiled {
-		_, err = e.with(ctx, name, export)
+		_, err = e.with(ctx, name, e.back, export)
 	}
 	return err
 }
@@ -295,7 +307,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 	if spec.From == "" {
 		return e.inner.Start(ctx, id, spec)
 	}
-	_, err := e.with(ctx, spec.From, func() error { return e.inner.Start(ctx, id, spec) })
+	_, err := e.with(ctx, spec.From, e.startable, func() error { return e.inner.Start(ctx, id, spec) })
 	return err
 }
 
@@ -312,7 +324,7 @@ func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 		}
 		return e.inner.DeleteSaved(ctx, name)
 	}
-	unlock, err := e.lock(ctx, s)
+	unlock, err := e.lockArrived(ctx, s, e.giveUpArrival)
 	if err != nil {
 		return err
 	}
@@ -327,6 +339,26 @@ func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	e.mu.Unlock()
 	defer e.poke()
 	return e.inner.DeleteSaved(ctx, name)
+}
+
+// lockArrived is lock for a state that does not arrive. It has end end an arrival.
+func (e *Engine) lockArrived(ctx context.Context, s *state, end func(context.Context, *state) error) (unlock func(), err error) {
+	for {
+		if err := end(ctx, s); err != nil {
+			return nil, err
+		}
+		unlock, err := e.lock(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		e.mu.Lock()
+		arrives := s.arrives != nil // meanwhile
+		e.mu.Unlock()
+		if !arrives {
+			return unlock, nil
+		}
+		unlock()
+	}
 }
 
 // ListSaved implements sandbox.Pauser.
@@ -353,7 +385,7 @@ func (e *Engine) ListSaved(ctx context.Context) ([]string, error) {
 func (e *Engine) find(name string) *state {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s := e.states[name]; s != nil && !s.Deleting {
+	if s := e.states[name]; s != nil && !s.Deleting && !s.coming {
 		return s
 	}
 	return nil
@@ -367,7 +399,23 @@ func (e *Engine) isDeleting(name string) bool {
 }
 
 // HoldSaved implements sandbox.Fetcher.
-func (e *Engine) HoldSaved(ctx context.Context, name string) (release func(), err error) {
+func (e *Engine) HoldSaved(ctx context.Context, name string, whole bool) (sandbox.Hold, error) {
+	bring := e.startable
+	if whole {
+		bring = e.back
+	}
+	release, err := e.hold(ctx, name, bring)
+	if err != nil {
+		return sandbox.Hold{}, err
+	}
+	s := e.find(name)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return sandbox.Hold{Release: release, Arrives: s != nil && s.arrives != nil}, nil
+}
+
+// hold is HoldSaved for a state that bring brings to the host.
+func (e *Engine) hold(ctx context.Context, name string, bring func(context.Context, *state) error) (release func(), err error) {
 	s := e.find(name)
 	if s == nil {
 		return func() {}, nil
@@ -382,7 +430,7 @@ func (e *Engine) HoldSaved(ctx context.Context, name string) (release func(), er
 		e.mu.Unlock()
 		e.poke()
 	})
-	if err := e.back(ctx, s); err != nil {
+	if err := bring(ctx, s); err != nil {
 		release()
 		return nil, err
 	}
@@ -390,10 +438,10 @@ func (e *Engine) HoldSaved(ctx context.Context, name string) (release func(), er
 	return release, nil
 }
 
-// with runs do on a state that is on the host. If do fails because the state is damaged
+// with runs do on a state that bring brings to the host. If do fails because the state is damaged
 // or missing there, with records this and reports whether a retry would fetch the copy.
-func (e *Engine) with(ctx context.Context, name string, do func() error) (again bool, err error) {
-	release, err := e.HoldSaved(ctx, name)
+func (e *Engine) with(ctx context.Context, name string, bring func(context.Context, *state) error, do func() error) (again bool, err error) {
+	release, err := e.hold(ctx, name, bring)
 	if err != nil {
 		return false, err
 	}
@@ -422,6 +470,12 @@ func (e *Engine) with(ctx context.Context, name string, do func() error) (again 
 func (e *Engine) isBroken(ctx context.Context, s *state, err error) bool {
 	if !errors.Is(err, sandbox.NotFound) { // NotFound may concern something else
 		return errors.Is(err, sandbox.ErrDamaged)
+	}
+	e.mu.Lock()
+	arrives := s.arrives != nil
+	e.mu.Unlock()
+	if arrives {
+		return false
 	}
 	names, err := e.inner.ListSaved(ctx)
 	return err == nil && !slices.Contains(names, s.Name)
@@ -473,6 +527,10 @@ func (e *Engine) change(s *state, lasting bool, edit func()) error {
 // Run copies, deletes and evicts until ctx ends. It first registers the copies of an earlier
 // version, and copies and deletes nothing before.
 func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.over)
+	var resuming sync.WaitGroup
+	defer resuming.Wait()
+	resuming.Go(func() { e.resumeArrivals(ctx) })
 	for ctx.Err() == nil {
 		e.once(ctx, &e.unsettled, e.settle)
 		e.once(ctx, &e.untaken, e.takeUp)
@@ -539,7 +597,7 @@ func (e *Engine) next(now time.Time) (first *state, wait time.Duration) {
 	defer e.mu.Unlock()
 	wait = idle
 	for _, s := range e.states {
-		if s.Copied && !s.Deleting {
+		if s.Copied && !s.Deleting || s.coming {
 			continue
 		}
 		at := s.retry
@@ -684,7 +742,7 @@ func (e *Engine) evictOne(ctx context.Context, s *state) error {
 	if stays {
 		return nil
 	}
-	if err := e.change(s, false, func() { s.Away = true }); err != nil {
+	if err := e.change(s, false, func() { s.setAway(true) }); err != nil {
 		return err
 	}
 	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil {
@@ -728,9 +786,21 @@ func (e *Engine) lookAt(ctx context.Context, s *state) error {
 		return err
 	}
 	defer unlock()
+	e.mu.Lock()
+	arrives := s.arrives != nil
+	e.mu.Unlock()
+	if arrives { // its end is recorded
+		return nil
+	}
 	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return err
 	}
-	return e.change(s, false, func() { s.Away = !slices.Contains(names, s.Name) })
+	return e.change(s, false, func() {
+		if slices.Contains(names, s.Name) {
+			s.setAway(false)
+		} else {
+			s.Away = true // it may still be about to continue to arrive
+		}
+	})
 }

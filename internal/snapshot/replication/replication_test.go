@@ -42,6 +42,8 @@ type world struct {
 	store *sqlstore.Store
 	cfg   replication.Config
 	stop  func()
+
+	wholly bool // the engine starts from whole states only
 }
 
 // switched is Blobs that a test can make unavailable.
@@ -207,7 +209,25 @@ func key(b byte) []byte { return bytes.Repeat([]byte{b}, seal.KeyBytes) }
 // start opens and runs the Engine over the existing data.
 func (w *world) start(t *testing.T) {
 	t.Helper()
-	e, err := replication.Open(w.inner, w.cfg)
+	if w.wholly {
+		w.startOver(t, struct{ porter }{w.inner}) // without ArriveSaved
+		return
+	}
+	w.startOver(t, w.inner)
+}
+
+// porter is an engine without sandbox.Arriver.
+type porter interface {
+	sandbox.Engine
+	sandbox.Pauser
+	sandbox.Porter
+	sandbox.Deduplicator
+}
+
+// startOver is start over another engine.
+func (w *world) startOver(t *testing.T, inner porter) {
+	t.Helper()
+	e, err := replication.Open(inner, w.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,12 +307,12 @@ func (w *world) file(t *testing.T, name string) (string, error) {
 	t.Helper()
 	id := sandbox.NewBootID()
 	for again := false; ; again = true {
-		release, err := w.HoldSaved(t.Context(), name)
+		hold, err := w.HoldSaved(t.Context(), name, false)
 		if err != nil {
 			return "", err
 		}
 		err = w.Start(t.Context(), id, sandbox.BootSpec{Image: fake.Image, Shape: sandbox.DefaultShape(), From: name})
-		release()
+		hold.Release()
 		if err == nil {
 			break
 		}
@@ -449,14 +469,12 @@ func TestCopyEvictAndBringBack(t *testing.T) {
 		w.evicted(t, 0)
 		w.restart(t)
 	}
-	release, err := w.HoldSaved(t.Context(), name)
+	hold, err := w.HoldSaved(t.Context(), name, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := w.Stats(); s.Here != 1 || s.Away != 0 {
-		t.Errorf("held, yet %+v", s)
-	}
-	release()
+	w.until(t, "here", func(s replication.Stats) bool { return s.Here == 1 && s.Away == 0 })
+	hold.Release()
 	w.evicted(t, 0)
 	if err := w.DeleteSaved(t.Context(), name); err != nil {
 		t.Fatal(err)
@@ -566,20 +584,18 @@ func TestFetchedOnce(t *testing.T) {
 	name := w.save(t, "x", "t")
 	w.evicted(t, 0)
 	var wg sync.WaitGroup
-	for range 8 {
+	for i := range 8 {
 		wg.Go(func() {
-			release, err := w.HoldSaved(t.Context(), name)
+			hold, err := w.HoldSaved(t.Context(), name, i%2 == 0)
 			if err != nil {
 				t.Errorf("HoldSaved: %v", err)
 				return
 			}
-			t.Cleanup(release)
+			t.Cleanup(hold.Release)
 		})
 	}
 	wg.Wait()
-	if n := w.Stats().Fetched; n != 1 {
-		t.Errorf("fetched %d times", n)
-	}
+	w.until(t, "fetched once", func(s replication.Stats) bool { return s.Fetched == 1 })
 }
 
 func TestLeastUsedGoesFirst(t *testing.T) {
@@ -706,11 +722,15 @@ func TestFetchFromAnotherHost(t *testing.T) {
 	for name, tt := range map[string]struct {
 		keys   [][]byte
 		reseal bool
+		wholly bool // the second host starts from whole states only
 		shares bool
 	}{
-		"the same key":    {keys: [][]byte{key(7)}, shares: true},
-		"a new first key": {keys: [][]byte{key(8), key(7)}},
-		"a new key alone": {keys: [][]byte{key(8)}, reseal: true},
+		"the same key":            {keys: [][]byte{key(7)}, shares: true},
+		"a new first key":         {keys: [][]byte{key(8), key(7)}, shares: true},
+		"a new key alone":         {keys: [][]byte{key(8)}, reseal: true, shares: true},
+		"the same key, wholly":    {keys: [][]byte{key(7)}, wholly: true, shares: true},
+		"a new first key, wholly": {keys: [][]byte{key(8), key(7)}, wholly: true},
+		"a new key alone, wholly": {keys: [][]byte{key(8)}, reseal: true, wholly: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := much(9<<20, 7)
@@ -721,9 +741,12 @@ func TestFetchFromAnotherHost(t *testing.T) {
 				a.until(t, "its key is sealed again", func(s replication.Stats) bool { return s.OldKeys == 0 })
 			}
 			a.stop()
-			b.cfg.Keys = tt.keys
+			b.cfg.Keys, b.wholly = tt.keys, tt.wholly
 			b.restart(t)
 			to := sandbox.NewSnapshotID()
+			if err := insert(t.Context(), b.store, b.cfg.Node, to, "t"); err != nil {
+				t.Fatal(err)
+			}
 			saved, err := b.FetchSaved(t.Context(), to, from, "t")
 			if err != nil || saved.Bytes == 0 || saved.Image != fake.Image {
 				t.Fatalf("FetchSaved = %+v, %v", saved, err)
@@ -731,7 +754,7 @@ func TestFetchFromAnotherHost(t *testing.T) {
 			if err := b.ShareSaved(t.Context(), to, "t"); err != nil {
 				t.Fatal(err)
 			}
-			b.until(t, "copied", func(s replication.Stats) bool { return s.Copied == 1 && s.Fetched == 1 })
+			b.until(t, "fetched", func(s replication.Stats) bool { return s.Waiting == 0 && s.Fetched == 1 })
 			if put := b.Stats().PutBytes; tt.shares != (put < 1<<20) {
 				t.Errorf("%d bytes were put for the copy of a copy", put)
 			}
