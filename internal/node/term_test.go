@@ -104,6 +104,32 @@ func TestFence(t *testing.T) {
 	})
 }
 
+// A Boot that cannot be frozen yet, because its memory still arrives, is cut off, and frozen
+// later.
+func TestFenceOfArrivingBoot(t *testing.T) {
+	fenced(t, func(t *testing.T, w *world, ref sandbox.BootRef) {
+		var whole atomic.Bool
+		w.engine.Hooks.Freeze = func(context.Context, string) error {
+			if !whole.Load() {
+				return sandbox.Errorf(sandbox.Unavailable, "its memory has not arrived")
+			}
+			return nil
+		}
+		w.leases.set(true, 1, 0)
+		pass(fenceAfter + 20*time.Second)
+		if off, frozen := w.isOff(ref); !off || frozen {
+			t.Errorf("cut off %v, frozen %v", off, frozen)
+		}
+		whole.Store(true)
+		pass(10 * time.Second)
+		w.wantOff(ref, true)
+		w.leases.set(false, 2, 0)
+		pass(10 * time.Second)
+		w.wantOff(ref, false)
+		echo(t, w, ref)
+	})
+}
+
 // A Node whose Sandboxes were taken over stops its Boots before they reach anything again.
 func TestFenceOfLostNode(t *testing.T) {
 	for _, restart := range []bool{false, true} {
