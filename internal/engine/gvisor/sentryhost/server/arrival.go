@@ -31,9 +31,9 @@ import (
 // A state that is fetched from elsewhere can be started from before all of it is here. Its
 // description comes first, and is verified as any import. The pages, which are the memory
 // and files of the guest, arrive while the sentry that restores them runs: it reads them
-// through a latefile, whose reads wait. The pieces that
-// reads wait for are asked for first. The pages are verified once all are here, and only then the state gets its name on the disk. See
-// docs/adr/0051-memory-that-arrives-later.md.
+// through a latefile, whose reads wait. The pieces that reads wait for are asked for first.
+// The pages are verified once all are here, and only then the state gets its name on the
+// disk. See docs/adr/0051-memory-that-arrives-later.md.
 
 // reconnectWait is how long an arrival waits for a server that continues to send, after the
 // connection to the former one ended.

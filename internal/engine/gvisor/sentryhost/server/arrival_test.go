@@ -135,7 +135,7 @@ func TestTakeWrongPieces(t *testing.T) {
 					t.Errorf("a read: %v", got)
 				}
 			case <-time.After(10 * time.Second):
-				t.Error("a read waits for what does not come")
+				t.Error("a read still waits after the arrival failed")
 			}
 		})
 	}

@@ -20,7 +20,7 @@ type slow struct {
 	all  []byte
 	come chan struct{}
 	mu   sync.Mutex
-	asks int // for what has not arrived
+	asks int // calls of Await
 	err  error
 }
 
@@ -181,7 +181,7 @@ func TestKilledReader(t *testing.T) {
 	}
 }
 
-// The file is served for as long as somebody has it open.
+// The file is served until the last process that has it open closes it.
 func TestEndsWithItsReaders(t *testing.T) {
 	f, s := serve(t, 1<<20)
 	in, err := f.Open()
