@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -600,11 +601,13 @@ func (h *Host) load(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 	}
 	defer end()
 	h.liftCPU(b)
-	return restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
+	return restore(ctx, b.record.Socket, from, guestEnd)
 }
 
-// restore gives a new sentry its link and has it load saved memory.
-func restore(ctx context.Context, socket string, m *sentryhost.Manifest, files []*os.File, guestEnd *os.File) error {
+// restore gives a new sentry its link and has it load saved memory, whose files are verified
+// meanwhile. It returns as soon as they turn out to be damaged or ctx ends, and the sentry is
+// useless then: what damaged files say can make gVisor wait forever.
+func restore(ctx context.Context, socket string, from *origin, guestEnd *os.File) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -613,20 +616,34 @@ func restore(ctx context.Context, socket string, m *sentryhost.Manifest, files [
 		return fmt.Errorf("reach the sentry: %w", err)
 	}
 	defer rpc.Close()
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	defer context.AfterFunc(ctx, func() { rpc.Socket.Close() })()
+	go func() {
+		if err := from.verified(); err != nil {
+			cut(err)
+		}
+	}()
+	err = askRestore(rpc, from, guestEnd)
+	return cmp.Or(context.Cause(ctx), err)
+}
+
+// askRestore makes the requests of restore.
+func askRestore(rpc *urpc.Client, from *origin, guestEnd *os.File) error {
 	network := networkArgs(guestEnd)
 	network.IsRestore = true
 	if err := rpc.Call(runscboot.ContMgrSetNetworkArgs, network, nil); err != nil {
 		return fmt.Errorf("give the sentry its link: %w", err)
 	}
 	// In the background: the pages that are needed first are read first.
-	opts := runscboot.RestoreOpts{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Background: true}
-	err = rpc.Call(runscboot.ContMgrRestore, &opts, nil)
+	opts := runscboot.RestoreOpts{FilePayload: urpc.FilePayload{Files: from.files}, HavePagesFile: true, Background: true}
+	err := rpc.Call(runscboot.ContMgrRestore, &opts, nil)
 	var refused urpc.RemoteError
 	switch {
 	case errors.As(err, &refused):
-		return sandbox.Errorf(sandbox.Conflict, "the saved state %s cannot be restored", m.Name).WithCause(err)
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s cannot be restored", from.Name).WithCause(err)
 	case err != nil: // the sentry was ended, but the state may be intact
-		return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it was restored from the saved state %s: try again", m.Name).WithCause(err)
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it was restored from the saved state %s: try again", from.Name).WithCause(err)
 	}
 	return nil
 }

@@ -306,6 +306,52 @@ func TestLayerIsAwaitedFirst(t *testing.T) {
 	}
 }
 
+// A sentry that never answers, as one may that loads damaged files, is not waited for after
+// they are known to be damaged, nor after the end of the request.
+func TestRestoreIsCut(t *testing.T) {
+	damaged := errors.New("damaged")
+	for name, tt := range map[string]struct {
+		verified error
+		want     error
+	}{
+		"by damage":                 {damaged, damaged},
+		"by the end of the request": {nil, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "sentry.sock")
+			l, err := net.Listen("unix", socket)
+			must(t, err)
+			defer l.Close()
+			ours, theirs, err := os.Pipe()
+			must(t, err)
+			defer ours.Close()
+			defer theirs.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			asked, over := make(chan struct{}), make(chan error, 1)
+			from := &origin{Manifest: sentryhost.Manifest{Name: "a"}, verified: func() error { <-asked; return tt.verified }}
+			go func() { over <- restore(ctx, socket, from, theirs) }()
+			conn, err := l.Accept()
+			must(t, err)
+			defer conn.Close()
+			_, err = conn.Read(make([]byte, 1))
+			must(t, err)
+			close(asked)
+			if tt.verified == nil {
+				cancel()
+			}
+			defer cancel()
+			select {
+			case err := <-over:
+				if !errors.Is(err, tt.want) {
+					t.Errorf("restore = %v, want %v", err, tt.want)
+				}
+			case <-time.After(patience):
+				t.Error("it waits for the sentry")
+			}
+		})
+	}
+}
+
 func TestStarts(t *testing.T) {
 	guest := process{pid: guestPid, memory: "4096 1"}
 	for name, tt := range map[string]struct {
