@@ -85,6 +85,7 @@ type Started struct {
 type Nodes interface {
 	NodeBoots
 	NodeSaves
+	NodeChanges
 	BootDialer
 	NodeReports
 	NodeVolumes
@@ -113,6 +114,9 @@ type NodeBoots interface {
 	// Traffic returns the traffic of the Node's bound Boots since they started, including
 	// Boots that ended within TrafficMemory.
 	Traffic(ctx context.Context, node string) ([]BootTraffic, error)
+	// Usage returns the current resource use of a Boot. It matches the BootRef as Dial
+	// does.
+	Usage(ctx context.Context, node string, of BootRef) (Usage, error)
 }
 
 // NodeSaves saves Boots, and keeps, exports and imports the saved states. The rules of
@@ -145,6 +149,30 @@ type NodeSaves interface {
 	// no replica exists, Unsupported where states are not replicated, Exhausted as
 	// above.
 	FetchSaved(ctx context.Context, node string, r FetchRequest) (Saved, error)
+}
+
+// NodeChanges carry a state from Node to Node as its difference from a base: an earlier state
+// that was carried before. Then a Boot stands still for as long as its changes take, instead
+// of all of its memory. A base is forgotten once it was used, after ten minutes, or when the
+// process ends. Errors are as in NodeSaves; NotFound also if the base is forgotten. The rules
+// of Nodes apply.
+type NodeChanges interface {
+	// ExportBase is NodeSaves.ExportSaved without the image. The Node remembers the
+	// content of the state.
+	ExportBase(ctx context.Context, node, snapshot string, w io.Writer) error
+	// KeepBase keeps the output of ExportBase for snapshot.
+	KeepBase(ctx context.Context, node, snapshot string, r io.Reader) error
+	// ExportChanges is ExportBase for the difference from the base.
+	ExportChanges(ctx context.Context, node, snapshot, base string, w io.Writer) error
+	// ImportChanges is NodeSaves.ImportSaved for the output of ExportChanges.
+	ImportChanges(ctx context.Context, node string, tenant TenantID, r ChangesRequest, from io.Reader) (Saved, error)
+}
+
+// ChangesRequest asks a Node for a state made from a base and its difference from that.
+type ChangesRequest struct {
+	Snapshot string // that the state belongs to
+	Image    string // that it needs
+	Base     string // the Snapshot of the base
 }
 
 // BootDialer connects to programs inside Boots. The rules of Nodes apply.

@@ -23,8 +23,8 @@ export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_POSTGRES CLOU
 e2e() { gotest -vet=off -count=1 -timeout 30m "$@" ./tests/e2e; }
 # Every run of the package starts a cluster of its own. A fault has its cluster for itself
 # and is mostly a wait, so two clusters with faults are beside the one of the other tests.
-# Before, two tests run alone, which compare or bound times.
-timed='^TestCluster(NodeCutOff|LeaderDies)$'
+# Before, three tests run alone, which compare or bound times.
+timed='^TestCluster(NodeCutOff|LeaderDies|DrainAhead)$'
 moves='^TestCluster(SignedBuilds|VolumesFromAnywhere|Drain)$'
 step "faults that are timed"
 e2e -run "$timed"

@@ -165,6 +165,8 @@ type Node struct {
 	pools    []*pool
 	reports  reports
 	carrying chan struct{} // holds one for each export and import in progress
+	sent     *bases        // of states that went to other Nodes
+	kept     *bases        // of states that come from them
 	volumes  volumes
 	homes    *bridge.Homes // serves Boots on other Nodes
 	holder   string        // of the Lease
@@ -319,6 +321,8 @@ func prepare(cfg Config) (*Node, error) {
 		gone:     make(chan struct{}),
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),
+		sent:     newBases(),
+		kept:     newBases(),
 		term:     &term{after: cfg.FenceAfter, fencer: cfg.Fencer},
 		settling: make(chan struct{}, 1),
 		ending:   make(chan struct{}, 1),
@@ -385,6 +389,17 @@ func (n *Node) NetworkLog(ctx context.Context, node string, of sandbox.BootRef) 
 		return sandbox.NetworkLog{}, err
 	}
 	return n.engine.NetworkLog(ctx, of.BootID)
+}
+
+// Usage implements sandbox.Nodes.
+func (n *Node) Usage(ctx context.Context, node string, of sandbox.BootRef) (sandbox.Usage, error) {
+	if err := n.check(node); err != nil {
+		return sandbox.Usage{}, err
+	}
+	if _, err := n.boundTo(of); err != nil {
+		return sandbox.Usage{}, err
+	}
+	return n.engine.Usage(ctx, of.BootID)
 }
 
 // boundTo returns the running Boot of a Sandbox; its ref must equal to.

@@ -15,7 +15,7 @@ func TestSuite(t *testing.T) {
 		t.Cleanup(w.close)
 		w.run()
 		return nodetest.World{
-			Name: name, Image: fake.Image, NodeBoots: w.node, NodeSaves: w.node, NodeVolumes: w.node, Dialer: w.node, Reports: w.node, Files: w.node,
+			Name: name, Image: fake.Image, NodeBoots: w.node, NodeSaves: w.node, NodeChanges: w.node, NodeVolumes: w.node, Dialer: w.node, Reports: w.node, Files: w.node,
 			Remember: func(bootID, value string) { w.engine.Guest(bootID).Remember("value", value) },
 			Recall:   func(bootID string) string { return w.engine.Guest(bootID).Recall("value") },
 			Need:     w.engine.Need,

@@ -204,6 +204,16 @@ func (n *Nodes) NetworkLog(ctx context.Context, node string, of sandbox.BootRef)
 	return toNetworkLog(r), nil
 }
 
+// Usage implements sandbox.Nodes.
+func (n *Nodes) Usage(ctx context.Context, node string, of sandbox.BootRef) (sandbox.Usage, error) {
+	msg := &nodev1.UsageRequest{Node: node, BootId: of.BootID, SandboxId: of.SandboxID, Number: of.Number}
+	r, err := ask(ctx, n, node, of.Tenant, nodev1connect.NodeServiceClient.Usage, msg)
+	if err != nil {
+		return sandbox.Usage{}, err
+	}
+	return toUsage(r), nil
+}
+
 // Stats implements sandbox.Nodes.
 func (n *Nodes) Stats(ctx context.Context, node string) (sandbox.NodeStats, error) {
 	r, err := ask(ctx, n, node, "", nodev1connect.NodeServiceClient.Stats, &nodev1.StatsRequest{Node: node})
@@ -326,6 +336,13 @@ func (s nodeServer) NetworkLog(ctx context.Context, r *connect.Request[nodev1.Ne
 	of := sandbox.BootRef{BootID: r.Msg.BootId, SandboxID: r.Msg.SandboxId, Number: r.Msg.Number, Tenant: callerOf(ctx).Tenant}
 	log, err := s.n.NetworkLog(ctx, r.Msg.Node, of)
 	return answer(fromNetworkLog(log), err)
+}
+
+// Usage takes the Tenant from the caller's token.
+func (s nodeServer) Usage(ctx context.Context, r *connect.Request[nodev1.UsageRequest]) (*connect.Response[nodev1.UsageResponse], error) {
+	of := sandbox.BootRef{BootID: r.Msg.BootId, SandboxID: r.Msg.SandboxId, Number: r.Msg.Number, Tenant: callerOf(ctx).Tenant}
+	used, err := s.n.Usage(ctx, r.Msg.Node, of)
+	return answer(fromUsage(used), err)
 }
 
 func (s nodeServer) Stats(ctx context.Context, r *connect.Request[nodev1.StatsRequest]) (*connect.Response[nodev1.StatsResponse], error) {

@@ -100,6 +100,7 @@ var rules = map[string]rule{
 	nodev1connect.NodeServiceTrafficProcedure:          forNone(SessionManager),
 	nodev1connect.NodeServiceStatsProcedure:            forNone(SessionManager, Gateway, Scheduler),
 	nodev1connect.NodeServiceNetworkLogProcedure:       forTenantBy(Gateway),
+	nodev1connect.NodeServiceUsageProcedure:            forTenantBy(SessionManager),
 	nodev1connect.NodeServiceCreateVolumeProcedure:     forTenantBy(SessionManager),
 	nodev1connect.NodeServiceDeleteVolumeProcedure:     forNone(SessionManager),
 	nodev1connect.NodeServiceListVolumesProcedure:      forNone(SessionManager, Gateway),
@@ -114,6 +115,10 @@ var rules = map[string]rule{
 	writeVolumeFilePath: forTenantBy(Gateway),
 	exportSavedPath:     forNone(SessionManager),
 	importSavedPath:     forTenantBy(SessionManager),
+	exportBasePath:      forNone(SessionManager),
+	keepBasePath:        forNone(SessionManager),
+	exportChangesPath:   forNone(SessionManager),
+	importChangesPath:   forTenantBy(SessionManager),
 	dialPath:            forTenantBy(Gateway),
 	volumesPath:         forNone(Node),
 

@@ -70,9 +70,14 @@ cloudsandbox.node.v1.NodeService/Stop                m
 cloudsandbox.node.v1.NodeService/Thaw                M
 cloudsandbox.node.v1.NodeService/Traffic             m
 cloudsandbox.node.v1.NodeService/Update              M
+cloudsandbox.node.v1.NodeService/Usage               M
 cloudsandbox.node.v1.NodeService.Dial                G
 cloudsandbox.node.v1.NodeService.ExportSaved         m
 cloudsandbox.node.v1.NodeService.ImportSaved         M
+cloudsandbox.node.v1.NodeService.ExportBase          m
+cloudsandbox.node.v1.NodeService.KeepBase            m
+cloudsandbox.node.v1.NodeService.ExportChanges       m
+cloudsandbox.node.v1.NodeService.ImportChanges       M
 cloudsandbox.node.v1.NodeService.ExportVolume        M
 cloudsandbox.node.v1.NodeService.ImportVolume        M
 cloudsandbox.node.v1.NodeService.ReadVolumeFile      G
@@ -160,6 +165,18 @@ func (reachedNodes) ExportSaved(context.Context, string, string, bool, io.Writer
 }
 
 func (reachedNodes) ImportSaved(context.Context, string, sandbox.TenantID, string, string, io.Reader) (sandbox.Saved, error) {
+	return sandbox.Saved{}, errReached
+}
+
+func (reachedNodes) ExportBase(context.Context, string, string, io.Writer) error { return errReached }
+
+func (reachedNodes) KeepBase(context.Context, string, string, io.Reader) error { return errReached }
+
+func (reachedNodes) ExportChanges(context.Context, string, string, string, io.Writer) error {
+	return errReached
+}
+
+func (reachedNodes) ImportChanges(context.Context, string, sandbox.TenantID, sandbox.ChangesRequest, io.Reader) (sandbox.Saved, error) {
 	return sandbox.Saved{}, errReached
 }
 

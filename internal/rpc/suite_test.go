@@ -144,7 +144,7 @@ func TestNodes(t *testing.T) {
 				}
 				manager, door := client(SessionManager), client(Gateway)
 				return nodetest.World{
-					Name: core.NodeName, Image: fake.Image, NodeBoots: manager, NodeSaves: manager, NodeVolumes: manager, Dialer: door, Reports: door, Files: door,
+					Name: core.NodeName, Image: fake.Image, NodeBoots: manager, NodeSaves: manager, NodeChanges: manager, NodeVolumes: manager, Dialer: door, Reports: door, Files: door,
 					Remember: func(bootID, value string) { c.Engine.Guest(bootID).Remember("value", value) },
 					Recall:   func(bootID string) string { return c.Engine.Guest(bootID).Recall("value") },
 					Need:     c.Engine.Need,

@@ -27,6 +27,10 @@ import (
 const (
 	exportSavedPath     = "/cloudsandbox.node.v1.NodeService.ExportSaved"
 	importSavedPath     = "/cloudsandbox.node.v1.NodeService.ImportSaved"
+	exportBasePath      = "/cloudsandbox.node.v1.NodeService.ExportBase"
+	keepBasePath        = "/cloudsandbox.node.v1.NodeService.KeepBase"
+	exportChangesPath   = "/cloudsandbox.node.v1.NodeService.ExportChanges"
+	importChangesPath   = "/cloudsandbox.node.v1.NodeService.ImportChanges"
 	readVolumeFilePath  = "/cloudsandbox.node.v1.NodeService.ReadVolumeFile"
 	writeVolumeFilePath = "/cloudsandbox.node.v1.NodeService.WriteVolumeFile"
 	exportVolumePath    = "/cloudsandbox.node.v1.NodeService.ExportVolume"
@@ -54,6 +58,45 @@ func (n *Nodes) ImportSaved(ctx context.Context, node string, tenant sandbox.Ten
 	}
 	reply := &nodev1.SaveResponse{}
 	err = p.upload(ctx, tenant, importSavedPath, url.Values{"node": {node}, "snapshot": {snapshot}, "image": {image}}, r, reply)
+	return toSaved(reply), err
+}
+
+// ExportBase implements sandbox.Nodes.
+func (n *Nodes) ExportBase(ctx context.Context, node, snapshot string, w io.Writer) error {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	return p.download(ctx, "", exportBasePath, url.Values{"node": {node}, "snapshot": {snapshot}}, w)
+}
+
+// KeepBase implements sandbox.Nodes.
+func (n *Nodes) KeepBase(ctx context.Context, node, snapshot string, r io.Reader) error {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	return p.upload(ctx, "", keepBasePath, url.Values{"node": {node}, "snapshot": {snapshot}}, r, &nodev1.KeepBaseResponse{})
+}
+
+// ExportChanges implements sandbox.Nodes.
+func (n *Nodes) ExportChanges(ctx context.Context, node, snapshot, base string, w io.Writer) error {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	return p.download(ctx, "", exportChangesPath, url.Values{"node": {node}, "snapshot": {snapshot}, "base": {base}}, w)
+}
+
+// ImportChanges implements sandbox.Nodes.
+func (n *Nodes) ImportChanges(ctx context.Context, node string, tenant sandbox.TenantID, r sandbox.ChangesRequest, from io.Reader) (sandbox.Saved, error) {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	reply := &nodev1.SaveResponse{}
+	query := url.Values{"node": {node}, "snapshot": {r.Snapshot}, "image": {r.Image}, "base": {r.Base}}
+	err = p.upload(ctx, tenant, importChangesPath, query, from, reply)
 	return toSaved(reply), err
 }
 
@@ -97,6 +140,20 @@ func (s nodeServer) transfers() map[string]transfer {
 		},
 		"POST " + importSavedPath: func(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
 			saved, err := s.n.ImportSaved(ctx, q.Get("node"), callerOf(ctx).Tenant, q.Get("snapshot"), q.Get("image"), from)
+			return writeReply(to, fromSaved(saved), err)
+		},
+		"GET " + exportBasePath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
+			return s.n.ExportBase(ctx, q.Get("node"), q.Get("snapshot"), to)
+		},
+		"POST " + keepBasePath: func(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
+			return writeReply(to, &nodev1.KeepBaseResponse{}, s.n.KeepBase(ctx, q.Get("node"), q.Get("snapshot"), from))
+		},
+		"GET " + exportChangesPath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
+			return s.n.ExportChanges(ctx, q.Get("node"), q.Get("snapshot"), q.Get("base"), to)
+		},
+		"POST " + importChangesPath: func(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
+			r := sandbox.ChangesRequest{Snapshot: q.Get("snapshot"), Image: q.Get("image"), Base: q.Get("base")}
+			saved, err := s.n.ImportChanges(ctx, q.Get("node"), callerOf(ctx).Tenant, r, from)
 			return writeReply(to, fromSaved(saved), err)
 		},
 		"GET " + readVolumeFilePath:   s.readVolumeFile,

@@ -289,6 +289,14 @@ func toSecrets(b *nodev1.Secrets) sandbox.SecretBinding {
 	return out
 }
 
+func fromUsage(u sandbox.Usage) *nodev1.UsageResponse {
+	return &nodev1.UsageResponse{MemoryBytes: u.MemoryBytes, Cpu: durationpb.New(u.CPU), DiskBytes: u.DiskBytes, Pids: u.Pids}
+}
+
+func toUsage(m *nodev1.UsageResponse) sandbox.Usage {
+	return sandbox.Usage{MemoryBytes: m.GetMemoryBytes(), CPU: m.GetCpu().AsDuration(), DiskBytes: m.GetDiskBytes(), Pids: m.GetPids()}
+}
+
 func fromNetworkLog(l sandbox.NetworkLog) *nodev1.NetworkLogResponse {
 	r := &nodev1.NetworkLogResponse{Allowed: l.Allowed, Refused: l.Refused}
 	for _, d := range l.Decisions {

@@ -140,6 +140,7 @@ func TestEveryFieldArrives(t *testing.T) {
 	roundTrip(t, func(v sandbox.Saved) sandbox.Saved { return toSaved(over(t, fromSaved(v))) })
 	roundTrip(t, func(v sandbox.BootRef) sandbox.BootRef { return toRef(over(t, fromRef(v))) })
 	roundTrip(t, func(v sandbox.BoundBoot) sandbox.BoundBoot { return toBoot(over(t, fromBoot(v))) })
+	roundTrip(t, func(v sandbox.Usage) sandbox.Usage { return toUsage(over(t, fromUsage(v))) })
 	roundTrip(t, func(v sandbox.NetworkLog) sandbox.NetworkLog { return toNetworkLog(over(t, fromNetworkLog(v))) })
 	roundTrip(t, func(v sandbox.NodeStats) sandbox.NodeStats {
 		return toStats(over[*nodev1.StatsResponse](t, fromStats(v)))

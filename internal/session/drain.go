@@ -143,7 +143,7 @@ func (m *Manager) drain(ctx context.Context, tried *retries) error {
 			continue
 		}
 		work.do(func() error {
-			err := m.leave(ctx, sb.ID)
+			err := m.leave(ctx, sb.ID, failed == 0)
 			if err == nil {
 				return nil
 			}
@@ -186,13 +186,18 @@ func (m *Manager) anyDrains() bool {
 }
 
 // leave moves a Sandbox away from its Node, if that drains. Requests to it wait meanwhile.
-// When ctx ends, it cancels a copy, and finishes the rest.
-func (m *Manager) leave(ctx context.Context, id string) error {
+// When ctx ends, it cancels a copy, and finishes the rest. With sendsAhead, a large state is
+// sent ahead.
+func (m *Manager) leave(ctx context.Context, id string, sendsAhead bool) error {
 	left, err := m.leaveTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer left()
+	var sent ahead
+	if sendsAhead {
+		sent = m.sendAhead(ctx, id)
+	}
 	sb, done, err := m.move(ctx, id)
 	if errors.Is(err, sandbox.NotFound) {
 		return nil
@@ -213,7 +218,7 @@ func (m *Manager) leave(ctx context.Context, id string) error {
 		}
 		return err
 	case sandbox.Running:
-		return m.leaveRunning(ctx, sb)
+		return m.leaveRunning(ctx, sb, sent)
 	}
 	return nil
 }
@@ -233,17 +238,15 @@ func (m *Manager) leaveTurn(ctx context.Context) (done func(), err error) {
 // its state is saved and copied; if that fails, it continues where it is. Then it starts on
 // the other Node, or, if that fails, on its own again. Its record does not say that it is
 // paused unless both fail, or this process ends in between. So programs that gateways follow
-// continue for their clients. Its deadline stays.
-func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
-	node, err := m.placeElsewhere(ctx, needsOf(sb, m.neededCPU(ctx, sb)), sb.Boot.Node)
-	if err == nil {
-		var volumes []sandbox.VolumeBinding
-		if volumes, err = m.bindVolumes(ctx, sb); err == nil {
-			err = m.checkHomes(volumes)
-		}
-	}
+// continue for their clients. Its deadline stays. It goes where its state was sent ahead, if
+// that Node still takes Sandboxes.
+func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox, sent ahead) error {
+	node, err := m.awayFrom(ctx, sb)
 	if err != nil {
 		return err // it is not frozen in vain
+	}
+	if _, known := m.knownNode(sent.node); known && !m.isDraining(sent.node) && !m.isAway(sent.node) {
+		node = sent.node
 	}
 	began := time.Now()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
@@ -263,7 +266,7 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox) error {
 			return nil, err
 		}
 		snap = saved
-		there, used, err := m.copyOnce(ctx, snap, node)
+		there, used, err := m.copyOnce(ctx, snap, node, sent.on(node))
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/relay"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -177,7 +178,7 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
-	there, release, err := m.copyOnce(ctx, snap, node)
+	there, release, err := m.copyOnce(ctx, snap, node, "")
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
@@ -221,8 +222,8 @@ func (m *Manager) placeElsewhere(ctx context.Context, needs sandbox.BootNeeds, p
 
 // copyOnce copies a Snapshot to a Node, or waits for the same copy that another start makes.
 // Sweeps keep the copy until release is called. The copy continues while at least one
-// caller waits.
-func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node string) (_ sandbox.Snapshot, release func(), _ error) {
+// caller waits. base is a Snapshot whose state was sent to the Node ahead; empty: none.
+func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node, base string) (_ sandbox.Snapshot, release func(), _ error) {
 	key := copyKey{snap.ID, node}
 	m.mu.Lock()
 	c := m.copies.made[key]
@@ -230,7 +231,7 @@ func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node stri
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyLimit)
 		c = &snapshotCopy{cancel: cancel, done: make(chan struct{})}
 		m.copies.made[key] = c
-		m.stopping.Go(func() { m.makeCopy(work, key, c, snap) })
+		m.stopping.Go(func() { m.makeCopy(work, key, c, snap, base) })
 	}
 	c.users++
 	m.mu.Unlock()
@@ -264,7 +265,7 @@ func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node stri
 }
 
 // makeCopy makes a copy, and keeps sweeps from it until its last user has left.
-func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, snap sandbox.Snapshot) {
+func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, snap sandbox.Snapshot, base string) {
 	began := time.Now()
 	to := snap
 	to.ID, to.Parent = sandbox.NewSnapshotID(), snap.ID
@@ -272,7 +273,7 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 	to.State, to.CreatedAt, to.Node = sandbox.SnapshotSaving, now(), key.node
 	to.Bytes, to.Build, to.Digest, to.CPU, to.Version = 0, "", "", "", 0
 	unhold := m.hold(to.ID)
-	made, err := m.copyState(ctx, snap, to)
+	made, err := m.copyState(ctx, snap, to, base)
 	if err == nil {
 		m.log.InfoContext(ctx, "copied a saved state to another node", telemetry.KeySnapshot, to.ID, "copy_of", snap.ID, telemetry.KeyNode, to.Node,
 			"from", snap.Node, "bytes", made.Bytes, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
@@ -294,7 +295,7 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 // copyState records the copy to of a Snapshot, and makes its state: from the Node of the
 // Snapshot, or from its replica if that Node is away or has lost it. If that fails, a sweep
 // deletes the rest.
-func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
+func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot, base string) (sandbox.Snapshot, error) {
 	done, err := m.copyTurn(ctx)
 	if err != nil {
 		return sandbox.Snapshot{}, err
@@ -307,7 +308,7 @@ func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot) (san
 	err = sandbox.Errorf(sandbox.Unavailable, "the node of the snapshot is away")
 	if !m.isAway(from.Node) {
 		var copied sandbox.Snapshot
-		if copied, err = m.carry(ctx, from, to); !isOutOfReach(err) {
+		if copied, err = m.carry(ctx, from, to, base); !isOutOfReach(err) {
 			return copied, err
 		}
 	}
@@ -333,9 +334,15 @@ func isOutOfReach(err error) bool {
 	return errors.Is(err, sandbox.Unavailable) || errors.Is(err, sandbox.NotFound) || errors.Is(err, sandbox.ErrDamaged)
 }
 
-// carry carries a state from Node to Node, and records the copy.
-func (m *Manager) carry(ctx context.Context, from, to sandbox.Snapshot) (sandbox.Snapshot, error) {
-	saved, err := m.carryState(ctx, from, to.Node, to.ID)
+// carry carries a state, or its difference from base, from Node to Node, and records the copy.
+func (m *Manager) carry(ctx context.Context, from, to sandbox.Snapshot, base string) (sandbox.Snapshot, error) {
+	var saved sandbox.Saved
+	var err error
+	if base == "" {
+		saved, err = m.carryState(ctx, from, to.Node, to.ID)
+	} else {
+		saved, err = m.carryChanges(ctx, from, to.Node, to.ID, base)
+	}
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
@@ -344,29 +351,11 @@ func (m *Manager) carry(ctx context.Context, from, to sandbox.Snapshot) (sandbox
 
 // carryState carries the state of a Snapshot to a Node, where it gets the name id.
 func (m *Manager) carryState(ctx context.Context, from sandbox.Snapshot, node, id string) (saved sandbox.Saved, _ error) {
-	err := relay(
+	err := relay.Run(
 		func(w io.Writer) error { return m.nodes.ExportSaved(ctx, from.Node, from.ID, false, w) },
 		func(r io.Reader) (err error) {
 			saved, err = m.nodes.ImportSaved(ctx, node, from.Tenant, id, from.Image, r)
 			return err
 		})
 	return saved, err
-}
-
-// relay passes the output of an export to an import while both run. It returns the error of
-// the import, or the error of the export if that is the reason.
-func relay(exports func(io.Writer) error, imports func(io.Reader) error) error {
-	content, in := io.Pipe()
-	exported := make(chan error, 1)
-	go func() {
-		err := exports(in)
-		in.CloseWithError(err)
-		exported <- err
-	}()
-	err := imports(content)
-	content.CloseWithError(errors.Join(err, io.ErrClosedPipe))
-	if exportErr := <-exported; err != nil && exportErr != nil && !errors.Is(exportErr, io.ErrClosedPipe) {
-		return exportErr
-	}
-	return err
 }

@@ -58,11 +58,11 @@ func (w *world) refuse(name string, code sandbox.Code) {
 	})
 }
 
-// reportFull makes a Node report that it has no room.
-func (w *world) reportFull(node string) {
+// reportFull makes a Node report that it has no room, or that it has.
+func (w *world) reportFull(node string, full bool) {
 	w.nodes.mu.Lock()
 	defer w.nodes.mu.Unlock()
-	w.nodes.reportsFull[node] = true
+	w.nodes.reportsFull[node] = full
 }
 
 // paused returns a paused Sandbox on the Node a, which remembers its name.
@@ -133,7 +133,7 @@ func TestResumeElsewhereFails(t *testing.T) {
 		want sandbox.Code
 	}{
 		"all refuse":              {func(w *world) { w.full("a", "b") }, sandbox.Exhausted},
-		"all report no room":      {func(w *world) { w.full("a"); w.reportFull("b") }, sandbox.Exhausted},
+		"all report no room":      {func(w *world) { w.full("a"); w.reportFull("b", true) }, sandbox.Exhausted},
 		"the other is silent":     {func(w *world) { w.full("a"); w.nodes.setAway("b", true) }, sandbox.Exhausted},
 		"its node is silent":      {func(w *world) { w.nodes.setAway("a", true) }, sandbox.Unavailable},
 		"the import is cut":       {func(w *world) { w.full("a"); w.failImport(errors.New("cut")) }, sandbox.Exhausted},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/relay"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -151,7 +152,7 @@ func (m *Manager) carryVolume(ctx context.Context, v sandbox.Volume, to string) 
 	if err := m.nodes.DeleteVolume(ctx, to, v.ID); err != nil { // of an earlier attempt
 		return err
 	}
-	return relay(
+	return relay.Run(
 		func(w io.Writer) error {
 			return m.nodes.ExportVolume(ctx, v.Node, sandbox.VolumeRef{ID: v.ID, Tenant: v.Tenant}, w)
 		},

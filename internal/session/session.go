@@ -132,6 +132,7 @@ type leases interface {
 type nodes interface {
 	sandbox.NodeBoots
 	sandbox.NodeSaves
+	sandbox.NodeChanges
 	sandbox.NodeVolumes
 	// Of sandbox.NodeReports.
 	Stats(ctx context.Context, node string) (sandbox.NodeStats, error)

@@ -31,7 +31,7 @@ func TestNodesInMemory(t *testing.T) {
 		n.setCPU(local, "avx sse")
 		of := func(bootID string) sandbox.Sandbox { return sandbox.Sandbox{Boot: sandbox.Boot{ID: bootID}} }
 		return nodetest.World{
-			Name: local, Image: savedImage, NodeBoots: n, NodeSaves: n, NodeVolumes: n, Replicate: n.copyOut,
+			Name: local, Image: savedImage, NodeBoots: n, NodeSaves: n, NodeChanges: n, NodeVolumes: n, Replicate: n.copyOut,
 			Remember: func(bootID, value string) { n.remember(of(bootID), value) },
 			Recall:   func(bootID string) string { return n.recall(of(bootID)) },
 			Need:     func(snapshot, feature string) { n.need(local, snapshot, feature) },

@@ -41,6 +41,7 @@ const layerRoom = 1 << 30
 type ports interface {
 	sandbox.NodeBoots
 	sandbox.NodeSaves
+	sandbox.NodeChanges
 	sandbox.NodeVolumes
 	Stats(ctx context.Context, node string) (sandbox.NodeStats, error)
 }
@@ -64,11 +65,14 @@ type nodes struct {
 	leaving  map[string]string                        // the node that exported a Volume, by ID, until it is made usable again
 	files    map[string]string                        // content of each Volume, by ID
 	// reportsFull are the nodes that report no room; by themselves they refuse nothing.
-	reportsFull map[string]bool
-	cpu         map[string]sandbox.CPUFeatures // by node
-	bootCPU     map[string]sandbox.CPUFeatures // that a Boot sees
-	carried     map[string]int                 // exports that were begun, by node
-	faults      faults
+	reportsFull          map[string]bool
+	cpu                  map[string]sandbox.CPUFeatures // by node
+	bootCPU              map[string]sandbox.CPUFeatures // that a Boot sees
+	carried              map[string]int                 // exports that were begun, by node
+	large                bool                           // Boots use much memory
+	sentBases, keptBases map[string]map[string]bool     // bases, by node and Snapshot
+	changed              int                            // states that were made from changes
+	faults               faults
 }
 
 // savedBoot is saved state.
@@ -99,6 +103,10 @@ type faults struct {
 	onDelete func(ctx context.Context, snapshot string) error
 	// onImport runs once everything is read; its error fails the call.
 	onImport func(snapshot string) error
+	// onUsage, onKeepBase and onImportChanges run first; their error fails the call.
+	onUsage         func() error
+	onKeepBase      func(snapshot string) error
+	onImportChanges func() error
 	// onVolume runs after a Volume is made; its error loses the answer. onNoVolume
 	// runs before one is deleted; its error fails the call.
 	onVolume   func(v sandbox.VolumeSpec) error
@@ -115,12 +123,14 @@ func newNodes(names ...string) *nodes {
 		saved: map[string]map[string]savedBoot{}, replicas: map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{}, leaving: map[string]string{},
 		files: map[string]string{}, reportsFull: map[string]bool{},
 		cpu: map[string]sandbox.CPUFeatures{}, bootCPU: map[string]sandbox.CPUFeatures{}, carried: map[string]int{},
+		sentBases: map[string]map[string]bool{}, keptBases: map[string]map[string]bool{},
 	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
 		n.seen[name] = map[string]int64{}
 		n.saved[name] = map[string]savedBoot{}
 		n.volumes[name] = map[string]sandbox.VolumeSpec{}
+		n.sentBases[name], n.keptBases[name] = map[string]bool{}, map[string]bool{}
 	}
 	return n
 }
@@ -468,6 +478,102 @@ func (n *nodes) ImportSaved(ctx context.Context, node string, of sandbox.TenantI
 	}
 	n.saved[node][snapshot] = savedBoot{memory: memory, tenant: of, cpu: features}
 	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d", CPU: features}, ctx.Err()
+}
+
+func (n *nodes) Usage(_ context.Context, node string, of sandbox.BootRef) (sandbox.Usage, error) {
+	if onUsage := n.present().onUsage; onUsage != nil {
+		if err := onUsage(); err != nil {
+			return sandbox.Usage{}, err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.large {
+		return sandbox.Usage{MemoryBytes: 1 << 30}, n.reach(node)
+	}
+	return sandbox.Usage{MemoryBytes: 20 << 20}, n.reach(node)
+}
+
+func (n *nodes) ExportBase(ctx context.Context, node, snapshot string, w io.Writer) error {
+	err := n.ExportSaved(ctx, node, snapshot, false, w)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		n.sentBases[node][snapshot] = true
+	}
+	return err
+}
+
+func (n *nodes) KeepBase(_ context.Context, node, snapshot string, r io.Reader) error {
+	_, err := io.ReadAll(r)
+	if err == nil {
+		err = checkSaved(snapshot)
+	}
+	if onKeepBase := n.present().onKeepBase; onKeepBase != nil && err == nil {
+		err = onKeepBase(snapshot)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		err = n.reach(node)
+	}
+	if err == nil {
+		n.keptBases[node][snapshot] = true
+	}
+	return err
+}
+
+func (n *nodes) ExportChanges(ctx context.Context, node, snapshot, base string, w io.Writer) error {
+	if err := n.reachable(node); err != nil {
+		return err
+	}
+	if !n.hasBase(n.sentBases, node, base) {
+		return sandbox.Errorf(sandbox.NotFound, "no base %s", base)
+	}
+	return n.ExportSaved(ctx, node, snapshot, false, w)
+}
+
+func (n *nodes) ImportChanges(ctx context.Context, node string, of sandbox.TenantID, r sandbox.ChangesRequest, from io.Reader) (sandbox.Saved, error) {
+	if onImportChanges := n.present().onImportChanges; onImportChanges != nil {
+		if err := onImportChanges(); err != nil {
+			return sandbox.Saved{}, err
+		}
+	}
+	if err := n.reachable(node); err != nil {
+		return sandbox.Saved{}, err
+	}
+	if !n.hasBase(n.keptBases, node, r.Base) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "no base %s", r.Base)
+	}
+	saved, err := n.ImportSaved(ctx, node, of, r.Snapshot, r.Image, from)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		n.changed++
+	}
+	return saved, err
+}
+
+// reachable is reach for a caller that does not hold n.mu.
+func (n *nodes) reachable(node string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reach(node)
+}
+
+// hasBase takes a base from all.
+func (n *nodes) hasBase(all map[string]map[string]bool, node, base string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer delete(all[node], base)
+	return all[node][base]
+}
+
+// moved returns how many exports of a Node began, and how many states were made from changes.
+func (n *nodes) moved(node string) (carried, changed int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.carried[node], n.changed
 }
 
 // remember puts a value into a Boot's memory; recall returns it.

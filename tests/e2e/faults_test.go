@@ -557,6 +557,53 @@ func TestClusterDrain(t *testing.T) {
 	}
 }
 
+// A sandbox with much memory leaves its node over a slow line, and stands still for a part of
+// the time that its memory takes.
+func TestClusterDrainAhead(t *testing.T) {
+	rig.LacksEarlier(t, "its nodes carry no state ahead")
+	f := aCluster(t)
+	gateways := f.Gateways()
+	c, ops := gateways.Client(t, "large"), gateways.Operator(t)
+	drain := func(node string, draining bool) {
+		t.Helper()
+		ops.Must(t, "PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
+	}
+	t.Cleanup(func() { drain(rig.FleetHome, false); drain(rig.FleetNode, false) })
+	drain(rig.FleetNode, true)
+	id := placedOn(t, f, c, rig.FleetHome, rig.Body{"timeout_seconds": 900})
+	c.Run(t, id, "python", `import hashlib, os, threading, time
+memory = [os.urandom(1 << 20) for _ in range(128)]
+digest = lambda: hashlib.sha256(b"".join(memory)).hexdigest()
+was, gap, last = digest(), 0, time.time()
+def watch():
+    global gap, last
+    while True:
+        now = time.time()
+        gap, last = max(gap, now - last), now
+        time.sleep(0.02)
+threading.Thread(target=watch, daemon=True).start()`, nil)
+	drain(rig.FleetNode, false)
+	takes(t, f, c, rig.FleetNode)
+	const rate, line = 8 << 20, 16.0 // seconds for its memory
+	f.Machine(rig.FleetNode).Net.Slow(t, rate)
+	drain(rig.FleetHome, true)
+	rig.Within(t, 3*rig.Patience, "it has left", func() bool {
+		_, there := f.Machine(rig.FleetNode).Runs(id)
+		return there
+	})
+	got := c.Run(t, id, "python", "print(digest() == was, gap)", nil)
+	var same string
+	var stall float64
+	if _, err := fmt.Sscan(got.Stdout, &same, &stall); err != nil || same != "True" {
+		t.Fatalf("it says %s", got)
+	}
+	t.Logf("128 MB of memory over %d MB/s, which takes %.0f s: it stood still for %.1f s", rate>>20, line, stall)
+	if stall > 0.75*line { // if all of it followed at the end, it would be more than the line takes
+		t.Errorf("it stood still for %.1f s", stall)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
+}
+
 // A machine is lost with all its processes. What was paused there resumes on the other one
 // from its copy in S3, and what had a checkpoint does once an operator has declared the
 // machine lost. It comes back, loses its disk, and gets the states from S3.

@@ -81,6 +81,7 @@ type Namespace struct {
 	IP net.IP
 
 	handle netns.NsHandle
+	cable  netlink.Link // its end on this host
 }
 
 // Add makes a namespace with the next address and a default route. It lasts until the
@@ -103,6 +104,7 @@ func (n *Network) Add(t testing.TB) *Namespace {
 	if err := errors.Join(netlink.LinkAdd(near), netlink.LinkSetUp(near)); err != nil {
 		t.Fatalf("the cable %s: %v", near.Name, err)
 	}
+	s.cable = near
 	inside, err := netlink.NewHandleAt(s.handle)
 	if err != nil {
 		t.Fatal(err)
@@ -181,6 +183,28 @@ func (s *Namespace) CutFrom(t testing.TB, ip net.IP, port int) {
 		chain input { type filter hook input priority 0; policy accept; %s drop; }
 		chain output { type filter hook output priority 0; policy accept; %s drop; }
 	}`, from, to))
+}
+
+// Slow bounds what the namespace receives, in bytes a second, until the test's end.
+func (s *Namespace) Slow(t testing.TB, rate uint64) {
+	t.Helper()
+	link, err := netlink.LinkByName(s.cable.Attrs().Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const burst, waiting = 64 << 10, 512 << 10
+	bucket := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate, Buffer: netlink.Xmittime(rate, burst), Limit: waiting,
+	}
+	if err := netlink.QdiscAdd(bucket); err != nil {
+		t.Skipf("this machine slows no network down: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := netlink.QdiscDel(bucket); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Mend ends a Cut, and a CutFrom.

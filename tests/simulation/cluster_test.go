@@ -360,6 +360,26 @@ func (c *cluster) ImportSaved(ctx context.Context, name string, tenant sandbox.T
 	})
 }
 
+func (c *cluster) ExportBase(ctx context.Context, name, snapshot string, w io.Writer) error {
+	return do(c, name, func(n *node.Node) error { return n.ExportBase(ctx, name, snapshot, w) })
+}
+
+func (c *cluster) KeepBase(ctx context.Context, name, snapshot string, r io.Reader) error {
+	return do(c, name, func(n *node.Node) error { return n.KeepBase(ctx, name, snapshot, r) })
+}
+
+func (c *cluster) ExportChanges(ctx context.Context, name, snapshot, base string, w io.Writer) error {
+	return do(c, name, func(n *node.Node) error { return n.ExportChanges(ctx, name, snapshot, base, w) })
+}
+
+func (c *cluster) ImportChanges(ctx context.Context, name string, tenant sandbox.TenantID, r sandbox.ChangesRequest, from io.Reader) (sandbox.Saved, error) {
+	return answer(c, name, func(n *node.Node) (sandbox.Saved, error) { return n.ImportChanges(ctx, name, tenant, r, from) })
+}
+
+func (c *cluster) Usage(ctx context.Context, name string, of sandbox.BootRef) (sandbox.Usage, error) {
+	return answer(c, name, func(n *node.Node) (sandbox.Usage, error) { return n.Usage(ctx, name, of) })
+}
+
 func (c *cluster) FetchSaved(ctx context.Context, name string, r sandbox.FetchRequest) (sandbox.Saved, error) {
 	return answer(c, name, func(n *node.Node) (sandbox.Saved, error) { return n.FetchSaved(ctx, name, r) })
 }

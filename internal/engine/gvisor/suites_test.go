@@ -63,7 +63,7 @@ func TestNode(t *testing.T) {
 		s, e, cfg := overReal(t)
 		n := core.NewNode(t, cfg).Node
 		return nodetest.World{
-			Name: core.NodeName, Image: cfg.Real.Image, NodeBoots: n, NodeSaves: n, NodeVolumes: n, Dialer: n, Reports: n, Files: n,
+			Name: core.NodeName, Image: cfg.Real.Image, NodeBoots: n, NodeSaves: n, NodeChanges: n, NodeVolumes: n, Dialer: n, Reports: n, Files: n,
 			NoReplicas: true,
 			Echo:       func(bootID string) { echo(t, e, bootID) },
 			Remember:   func(bootID, value string) { remember(t, e, bootID, value) },

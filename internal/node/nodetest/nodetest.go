@@ -21,6 +21,7 @@ type World struct {
 	Image string // that Boots can start from
 	sandbox.NodeBoots
 	sandbox.NodeSaves
+	sandbox.NodeChanges
 	sandbox.NodeVolumes
 	// Dialer, Reports and Files are nil if Boots have no content, or Volumes no files.
 	Dialer  sandbox.BootDialer
@@ -60,6 +61,7 @@ func Run(t *testing.T, open func(t *testing.T) World) {
 		"save checks the owner":   saveChecksTheOwner,
 		"save the files":          saveFiles,
 		"export and import":       exportAndImport,
+		"carry changes":           carryChanges,
 		"fetch a replica":         fetchReplica,
 		"lacking CPU":             lackingCPU,
 		"volumes":                 volumes,
@@ -419,6 +421,40 @@ func fetchReplica(w *world) {
 	}
 }
 
+// A state is carried as its difference from an earlier one.
+func carryChanges(w *world) {
+	t, ctx, req := w.t, w.t.Context(), w.request("t")
+	ref := w.start(req)
+	w.Remember(ref.BootID, "x")
+	var base, changes bytes.Buffer
+	first := w.save(ref, false)
+	codetest.OK(t, "ExportBase", w.ExportBase(ctx, w.Name, first, &base))
+	codetest.OK(t, "KeepBase", w.KeepBase(ctx, w.Name, first, &base))
+	w.Remember(ref.BootID, "y")
+	second := w.save(ref, false)
+	codetest.OK(t, "ExportChanges", w.ExportChanges(ctx, w.Name, second, first, &changes))
+	to := sandbox.ChangesRequest{Snapshot: sandbox.NewSnapshotID(), Base: first}
+	if saved, err := w.ImportChanges(ctx, w.Name, "other", to, &changes); err != nil || !saved.Memory || saved.Image != req.Image {
+		t.Fatalf("ImportChanges = %+v, %v", saved, err)
+	}
+	other := w.request("other")
+	other.From = to.Snapshot
+	if got := w.Recall(w.start(other).BootID); got != "y" {
+		t.Errorf("what starts from it recalls %q", got)
+	}
+	before := w.saved()
+	to.Snapshot = sandbox.NewSnapshotID()
+	codetest.Want(t, "ExportChanges from a base that was used", w.ExportChanges(ctx, w.Name, second, first, io.Discard), sandbox.NotFound)
+	codetest.Want(t, "ImportChanges to a base that was used", codetest.ErrOf(w.ImportChanges(ctx, w.Name, "t", to, strings.NewReader("x"))), sandbox.NotFound)
+	codetest.Want(t, "ExportBase of nothing", w.ExportBase(ctx, w.Name, sandbox.NewSnapshotID(), io.Discard), sandbox.NotFound)
+	codetest.Want(t, "KeepBase as a bad name", w.KeepBase(ctx, w.Name, "../x", strings.NewReader("x")), sandbox.Invalid)
+	codetest.OK(t, "KeepBase", w.KeepBase(ctx, w.Name, first, strings.NewReader("x")))
+	codetest.Want(t, "ImportChanges of nonsense", codetest.ErrOf(w.ImportChanges(ctx, w.Name, "t", to, strings.NewReader("nonsense"))), sandbox.Invalid)
+	if all := w.saved(); !slices.Equal(all, before) {
+		t.Errorf("what was refused changed %v to %v", before, all)
+	}
+}
+
 func exportAndImport(w *world) {
 	t, ctx, req := w.t, w.t.Context(), w.request("t")
 	ref := w.start(req)
@@ -502,22 +538,27 @@ func anotherNode(w *world) {
 	v := w.volume("t")
 	save := sandbox.SaveRequest{Boot: ref, Snapshot: sandbox.NewSnapshotID()}
 	for what, err := range map[string]error{
-		"Start":        codetest.ErrOf(w.Start(ctx, elsewhere, w.request("t"))),
-		"Update":       w.Update(ctx, elsewhere, ref.BootID, req.Binding),
-		"Stop":         w.Stop(ctx, elsewhere, ref.BootID, 0),
-		"Boots":        codetest.ErrOf(w.Boots(ctx, elsewhere)),
-		"Traffic":      codetest.ErrOf(w.Traffic(ctx, elsewhere)),
-		"Save":         codetest.ErrOf(w.Save(ctx, elsewhere, save)),
-		"SaveFiles":    codetest.ErrOf(w.SaveFiles(ctx, elsewhere, sandbox.FilesRequest{Tenant: "t"})),
-		"FetchSaved":   codetest.ErrOf(w.FetchSaved(ctx, elsewhere, sandbox.FetchRequest{Tenant: "t"})),
-		"Thaw":         w.Thaw(ctx, elsewhere, ref),
-		"DeleteSaved":  w.DeleteSaved(ctx, elsewhere, save.Snapshot),
-		"ListSaved":    codetest.ErrOf(w.ListSaved(ctx, elsewhere)),
-		"ExportSaved":  w.ExportSaved(ctx, elsewhere, save.Snapshot, false, io.Discard),
-		"ImportSaved":  codetest.ErrOf(w.ImportSaved(ctx, elsewhere, "t", save.Snapshot, "", strings.NewReader("x"))),
-		"CreateVolume": w.CreateVolume(ctx, elsewhere, v),
-		"DeleteVolume": w.DeleteVolume(ctx, elsewhere, v.ID),
-		"ListVolumes":  codetest.ErrOf(w.ListVolumes(ctx, elsewhere)),
+		"Start":         codetest.ErrOf(w.Start(ctx, elsewhere, w.request("t"))),
+		"Update":        w.Update(ctx, elsewhere, ref.BootID, req.Binding),
+		"Stop":          w.Stop(ctx, elsewhere, ref.BootID, 0),
+		"Boots":         codetest.ErrOf(w.Boots(ctx, elsewhere)),
+		"Traffic":       codetest.ErrOf(w.Traffic(ctx, elsewhere)),
+		"Usage":         codetest.ErrOf(w.Usage(ctx, elsewhere, ref)),
+		"Save":          codetest.ErrOf(w.Save(ctx, elsewhere, save)),
+		"SaveFiles":     codetest.ErrOf(w.SaveFiles(ctx, elsewhere, sandbox.FilesRequest{Tenant: "t"})),
+		"FetchSaved":    codetest.ErrOf(w.FetchSaved(ctx, elsewhere, sandbox.FetchRequest{Tenant: "t"})),
+		"Thaw":          w.Thaw(ctx, elsewhere, ref),
+		"DeleteSaved":   w.DeleteSaved(ctx, elsewhere, save.Snapshot),
+		"ListSaved":     codetest.ErrOf(w.ListSaved(ctx, elsewhere)),
+		"ExportSaved":   w.ExportSaved(ctx, elsewhere, save.Snapshot, false, io.Discard),
+		"ImportSaved":   codetest.ErrOf(w.ImportSaved(ctx, elsewhere, "t", save.Snapshot, "", strings.NewReader("x"))),
+		"ExportBase":    w.ExportBase(ctx, elsewhere, save.Snapshot, io.Discard),
+		"KeepBase":      w.KeepBase(ctx, elsewhere, save.Snapshot, strings.NewReader("x")),
+		"ExportChanges": w.ExportChanges(ctx, elsewhere, save.Snapshot, save.Snapshot, io.Discard),
+		"ImportChanges": codetest.ErrOf(w.ImportChanges(ctx, elsewhere, "t", sandbox.ChangesRequest{Snapshot: save.Snapshot, Base: save.Snapshot}, strings.NewReader("x"))),
+		"CreateVolume":  w.CreateVolume(ctx, elsewhere, v),
+		"DeleteVolume":  w.DeleteVolume(ctx, elsewhere, v.ID),
+		"ListVolumes":   codetest.ErrOf(w.ListVolumes(ctx, elsewhere)),
 	} {
 		codetest.Want(w.t, what, err, sandbox.Unavailable)
 	}
@@ -568,8 +609,10 @@ func reports(w *world) {
 		t.Errorf("Stats = %+v, %v", stats, err)
 	}
 	codetest.OK(w.t, "NetworkLog", codetest.ErrOf(w.Reports.NetworkLog(ctx, w.Name, ref)))
+	codetest.OK(w.t, "Usage", codetest.ErrOf(w.Usage(ctx, w.Name, ref)))
 	for what, tt := range others(ref, foreign) {
 		codetest.Want(w.t, "NetworkLog of "+what, codetest.ErrOf(w.Reports.NetworkLog(ctx, w.Name, tt.ref)), tt.want)
+		codetest.Want(w.t, "Usage of "+what, codetest.ErrOf(w.Usage(ctx, w.Name, tt.ref)), tt.want)
 	}
 }
 

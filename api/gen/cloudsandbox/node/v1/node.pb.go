@@ -2564,6 +2564,180 @@ func (x *NetworkLogResponse) GetRefused() int64 {
 	return 0
 }
 
+// UsageRequest names a Boot of the Tenant of the caller's token.
+type UsageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	BootId        string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	SandboxId     string                 `protobuf:"bytes,3,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Number        int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageRequest) Reset() {
+	*x = UsageRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageRequest) ProtoMessage() {}
+
+func (x *UsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
+func (*UsageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *UsageRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *UsageRequest) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *UsageRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *UsageRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+type UsageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MemoryBytes   int64                  `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	Cpu           *durationpb.Duration   `protobuf:"bytes,2,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	DiskBytes     int64                  `protobuf:"varint,3,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	Pids          int64                  `protobuf:"varint,4,opt,name=pids,proto3" json:"pids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageResponse) Reset() {
+	*x = UsageResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageResponse) ProtoMessage() {}
+
+func (x *UsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
+func (*UsageResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *UsageResponse) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *UsageResponse) GetCpu() *durationpb.Duration {
+	if x != nil {
+		return x.Cpu
+	}
+	return nil
+}
+
+func (x *UsageResponse) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+func (x *UsageResponse) GetPids() int64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+// KeepBaseResponse is the answer to a transfer.
+type KeepBaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeepBaseResponse) Reset() {
+	*x = KeepBaseResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeepBaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeepBaseResponse) ProtoMessage() {}
+
+func (x *KeepBaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeepBaseResponse.ProtoReflect.Descriptor instead.
+func (*KeepBaseResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
+}
+
 type CreateVolumeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -2574,7 +2748,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2760,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2773,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CreateVolumeRequest) GetNode() string {
@@ -2624,7 +2798,7 @@ type CreateVolumeResponse struct {
 
 func (x *CreateVolumeResponse) Reset() {
 	*x = CreateVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2810,7 @@ func (x *CreateVolumeResponse) String() string {
 func (*CreateVolumeResponse) ProtoMessage() {}
 
 func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2823,7 @@ func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 type DeleteVolumeRequest struct {
@@ -2662,7 +2836,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +2848,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +2861,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DeleteVolumeRequest) GetNode() string {
@@ -2712,7 +2886,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +2898,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +2911,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 type ListVolumesRequest struct {
@@ -2749,7 +2923,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +2935,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +2948,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListVolumesRequest) GetNode() string {
@@ -2795,7 +2969,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2981,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2994,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VolumeUse) GetId() string {
@@ -2853,7 +3027,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3039,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3052,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*VolumeUse {
@@ -2900,7 +3074,7 @@ type VolumePath struct {
 
 func (x *VolumePath) Reset() {
 	*x = VolumePath{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3086,7 @@ func (x *VolumePath) String() string {
 func (*VolumePath) ProtoMessage() {}
 
 func (x *VolumePath) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3099,7 @@ func (x *VolumePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumePath.ProtoReflect.Descriptor instead.
 func (*VolumePath) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *VolumePath) GetNode() string {
@@ -2967,7 +3141,7 @@ type VolumeFile struct {
 
 func (x *VolumeFile) Reset() {
 	*x = VolumeFile{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2979,7 +3153,7 @@ func (x *VolumeFile) String() string {
 func (*VolumeFile) ProtoMessage() {}
 
 func (x *VolumeFile) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2992,7 +3166,7 @@ func (x *VolumeFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFile.ProtoReflect.Descriptor instead.
 func (*VolumeFile) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *VolumeFile) GetPath() string {
@@ -3076,7 +3250,7 @@ type VolumeFileChange struct {
 
 func (x *VolumeFileChange) Reset() {
 	*x = VolumeFileChange{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3262,7 @@ func (x *VolumeFileChange) String() string {
 func (*VolumeFileChange) ProtoMessage() {}
 
 func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3275,7 @@ func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeFileChange.ProtoReflect.Descriptor instead.
 func (*VolumeFileChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *VolumeFileChange) GetUid() uint32 {
@@ -3134,7 +3308,7 @@ type StatVolumeFileRequest struct {
 
 func (x *StatVolumeFileRequest) Reset() {
 	*x = StatVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3146,7 +3320,7 @@ func (x *StatVolumeFileRequest) String() string {
 func (*StatVolumeFileRequest) ProtoMessage() {}
 
 func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3159,7 +3333,7 @@ func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StatVolumeFileRequest) GetOf() *VolumePath {
@@ -3178,7 +3352,7 @@ type StatVolumeFileResponse struct {
 
 func (x *StatVolumeFileResponse) Reset() {
 	*x = StatVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3364,7 @@ func (x *StatVolumeFileResponse) String() string {
 func (*StatVolumeFileResponse) ProtoMessage() {}
 
 func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3377,7 @@ func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*StatVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StatVolumeFileResponse) GetFile() *VolumeFile {
@@ -3223,7 +3397,7 @@ type ListVolumeFolderRequest struct {
 
 func (x *ListVolumeFolderRequest) Reset() {
 	*x = ListVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +3409,7 @@ func (x *ListVolumeFolderRequest) String() string {
 func (*ListVolumeFolderRequest) ProtoMessage() {}
 
 func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +3422,7 @@ func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListVolumeFolderRequest) GetOf() *VolumePath {
@@ -3274,7 +3448,7 @@ type ListVolumeFolderResponse struct {
 
 func (x *ListVolumeFolderResponse) Reset() {
 	*x = ListVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3460,7 @@ func (x *ListVolumeFolderResponse) String() string {
 func (*ListVolumeFolderResponse) ProtoMessage() {}
 
 func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3473,7 @@ func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListVolumeFolderResponse) GetFiles() []*VolumeFile {
@@ -3320,7 +3494,7 @@ type MakeVolumeFolderRequest struct {
 
 func (x *MakeVolumeFolderRequest) Reset() {
 	*x = MakeVolumeFolderRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3332,7 +3506,7 @@ func (x *MakeVolumeFolderRequest) String() string {
 func (*MakeVolumeFolderRequest) ProtoMessage() {}
 
 func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3345,7 +3519,7 @@ func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderRequest.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *MakeVolumeFolderRequest) GetOf() *VolumePath {
@@ -3378,7 +3552,7 @@ type MakeVolumeFolderResponse struct {
 
 func (x *MakeVolumeFolderResponse) Reset() {
 	*x = MakeVolumeFolderResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3564,7 @@ func (x *MakeVolumeFolderResponse) String() string {
 func (*MakeVolumeFolderResponse) ProtoMessage() {}
 
 func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3577,7 @@ func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeVolumeFolderResponse.ProtoReflect.Descriptor instead.
 func (*MakeVolumeFolderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *MakeVolumeFolderResponse) GetFile() *VolumeFile {
@@ -3423,7 +3597,7 @@ type ChangeVolumeFileRequest struct {
 
 func (x *ChangeVolumeFileRequest) Reset() {
 	*x = ChangeVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3609,7 @@ func (x *ChangeVolumeFileRequest) String() string {
 func (*ChangeVolumeFileRequest) ProtoMessage() {}
 
 func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[55]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3622,7 @@ func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ChangeVolumeFileRequest) GetOf() *VolumePath {
@@ -3474,7 +3648,7 @@ type ChangeVolumeFileResponse struct {
 
 func (x *ChangeVolumeFileResponse) Reset() {
 	*x = ChangeVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3660,7 @@ func (x *ChangeVolumeFileResponse) String() string {
 func (*ChangeVolumeFileResponse) ProtoMessage() {}
 
 func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[56]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3673,7 @@ func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*ChangeVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ChangeVolumeFileResponse) GetFile() *VolumeFile {
@@ -3518,7 +3692,7 @@ type RemoveVolumeFileRequest struct {
 
 func (x *RemoveVolumeFileRequest) Reset() {
 	*x = RemoveVolumeFileRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3530,7 +3704,7 @@ func (x *RemoveVolumeFileRequest) String() string {
 func (*RemoveVolumeFileRequest) ProtoMessage() {}
 
 func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[57]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3543,7 +3717,7 @@ func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RemoveVolumeFileRequest) GetOf() *VolumePath {
@@ -3561,7 +3735,7 @@ type RemoveVolumeFileResponse struct {
 
 func (x *RemoveVolumeFileResponse) Reset() {
 	*x = RemoveVolumeFileResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[58]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3747,7 @@ func (x *RemoveVolumeFileResponse) String() string {
 func (*RemoveVolumeFileResponse) ProtoMessage() {}
 
 func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[58]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3760,7 @@ func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeFileResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 var File_cloudsandbox_node_v1_node_proto protoreflect.FileDescriptor
@@ -3788,7 +3962,20 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x12NetworkLogResponse\x12C\n" +
 	"\tdecisions\x18\x01 \x03(\v2%.cloudsandbox.node.v1.NetworkDecisionR\tdecisions\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\x03R\aallowed\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x03R\arefused\"c\n" +
+	"\arefused\x18\x03 \x01(\x03R\arefused\"r\n" +
+	"\fUsageRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x03 \x01(\tR\tsandboxId\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x03R\x06number\"\x92\x01\n" +
+	"\rUsageResponse\x12!\n" +
+	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12+\n" +
+	"\x03cpu\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03cpu\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x03 \x01(\x03R\tdiskBytes\x12\x12\n" +
+	"\x04pids\x18\x04 \x01(\x03R\x04pids\"\x12\n" +
+	"\x10KeepBaseResponse\"c\n" +
 	"\x13CreateVolumeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x128\n" +
 	"\x06volume\x18\x02 \x01(\v2 .cloudsandbox.node.v1.VolumeSpecR\x06volume\"\x16\n" +
@@ -3852,7 +4039,7 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x04file\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeFileR\x04file\"K\n" +
 	"\x17RemoveVolumeFileRequest\x120\n" +
 	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\"\x1a\n" +
-	"\x18RemoveVolumeFileResponse2\xea\x0f\n" +
+	"\x18RemoveVolumeFileResponse2\xbc\x10\n" +
 	"\vNodeService\x12P\n" +
 	"\x05Start\x12\".cloudsandbox.node.v1.StartRequest\x1a#.cloudsandbox.node.v1.StartResponse\x12S\n" +
 	"\x06Update\x12#.cloudsandbox.node.v1.UpdateRequest\x1a$.cloudsandbox.node.v1.UpdateResponse\x12M\n" +
@@ -3867,7 +4054,8 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x05Boots\x12\".cloudsandbox.node.v1.BootsRequest\x1a#.cloudsandbox.node.v1.BootsResponse\x12P\n" +
 	"\x05Stats\x12\".cloudsandbox.node.v1.StatsRequest\x1a#.cloudsandbox.node.v1.StatsResponse\x12_\n" +
 	"\n" +
-	"NetworkLog\x12'.cloudsandbox.node.v1.NetworkLogRequest\x1a(.cloudsandbox.node.v1.NetworkLogResponse\x12V\n" +
+	"NetworkLog\x12'.cloudsandbox.node.v1.NetworkLogRequest\x1a(.cloudsandbox.node.v1.NetworkLogResponse\x12P\n" +
+	"\x05Usage\x12\".cloudsandbox.node.v1.UsageRequest\x1a#.cloudsandbox.node.v1.UsageResponse\x12V\n" +
 	"\aTraffic\x12$.cloudsandbox.node.v1.TrafficRequest\x1a%.cloudsandbox.node.v1.TrafficResponse\x12e\n" +
 	"\fCreateVolume\x12).cloudsandbox.node.v1.CreateVolumeRequest\x1a*.cloudsandbox.node.v1.CreateVolumeResponse\x12e\n" +
 	"\fDeleteVolume\x12).cloudsandbox.node.v1.DeleteVolumeRequest\x1a*.cloudsandbox.node.v1.DeleteVolumeResponse\x12b\n" +
@@ -3890,7 +4078,7 @@ func file_cloudsandbox_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_node_v1_node_proto_rawDescData
 }
 
-var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*Binding)(nil),                  // 0: cloudsandbox.node.v1.Binding
 	(*VolumeBinding)(nil),            // 1: cloudsandbox.node.v1.VolumeBinding
@@ -3931,125 +4119,131 @@ var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
 	(*NetworkLogRequest)(nil),        // 36: cloudsandbox.node.v1.NetworkLogRequest
 	(*NetworkDecision)(nil),          // 37: cloudsandbox.node.v1.NetworkDecision
 	(*NetworkLogResponse)(nil),       // 38: cloudsandbox.node.v1.NetworkLogResponse
-	(*CreateVolumeRequest)(nil),      // 39: cloudsandbox.node.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),     // 40: cloudsandbox.node.v1.CreateVolumeResponse
-	(*DeleteVolumeRequest)(nil),      // 41: cloudsandbox.node.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),     // 42: cloudsandbox.node.v1.DeleteVolumeResponse
-	(*ListVolumesRequest)(nil),       // 43: cloudsandbox.node.v1.ListVolumesRequest
-	(*VolumeUse)(nil),                // 44: cloudsandbox.node.v1.VolumeUse
-	(*ListVolumesResponse)(nil),      // 45: cloudsandbox.node.v1.ListVolumesResponse
-	(*VolumePath)(nil),               // 46: cloudsandbox.node.v1.VolumePath
-	(*VolumeFile)(nil),               // 47: cloudsandbox.node.v1.VolumeFile
-	(*VolumeFileChange)(nil),         // 48: cloudsandbox.node.v1.VolumeFileChange
-	(*StatVolumeFileRequest)(nil),    // 49: cloudsandbox.node.v1.StatVolumeFileRequest
-	(*StatVolumeFileResponse)(nil),   // 50: cloudsandbox.node.v1.StatVolumeFileResponse
-	(*ListVolumeFolderRequest)(nil),  // 51: cloudsandbox.node.v1.ListVolumeFolderRequest
-	(*ListVolumeFolderResponse)(nil), // 52: cloudsandbox.node.v1.ListVolumeFolderResponse
-	(*MakeVolumeFolderRequest)(nil),  // 53: cloudsandbox.node.v1.MakeVolumeFolderRequest
-	(*MakeVolumeFolderResponse)(nil), // 54: cloudsandbox.node.v1.MakeVolumeFolderResponse
-	(*ChangeVolumeFileRequest)(nil),  // 55: cloudsandbox.node.v1.ChangeVolumeFileRequest
-	(*ChangeVolumeFileResponse)(nil), // 56: cloudsandbox.node.v1.ChangeVolumeFileResponse
-	(*RemoveVolumeFileRequest)(nil),  // 57: cloudsandbox.node.v1.RemoveVolumeFileRequest
-	(*RemoveVolumeFileResponse)(nil), // 58: cloudsandbox.node.v1.RemoveVolumeFileResponse
-	nil,                              // 59: cloudsandbox.node.v1.Binding.EnvEntry
-	(*v1.Limits)(nil),                // 60: cloudsandbox.session.v1.Limits
-	(*v1.Shape)(nil),                 // 61: cloudsandbox.session.v1.Shape
-	(*durationpb.Duration)(nil),      // 62: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),    // 63: google.protobuf.Timestamp
+	(*UsageRequest)(nil),             // 39: cloudsandbox.node.v1.UsageRequest
+	(*UsageResponse)(nil),            // 40: cloudsandbox.node.v1.UsageResponse
+	(*KeepBaseResponse)(nil),         // 41: cloudsandbox.node.v1.KeepBaseResponse
+	(*CreateVolumeRequest)(nil),      // 42: cloudsandbox.node.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 43: cloudsandbox.node.v1.CreateVolumeResponse
+	(*DeleteVolumeRequest)(nil),      // 44: cloudsandbox.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 45: cloudsandbox.node.v1.DeleteVolumeResponse
+	(*ListVolumesRequest)(nil),       // 46: cloudsandbox.node.v1.ListVolumesRequest
+	(*VolumeUse)(nil),                // 47: cloudsandbox.node.v1.VolumeUse
+	(*ListVolumesResponse)(nil),      // 48: cloudsandbox.node.v1.ListVolumesResponse
+	(*VolumePath)(nil),               // 49: cloudsandbox.node.v1.VolumePath
+	(*VolumeFile)(nil),               // 50: cloudsandbox.node.v1.VolumeFile
+	(*VolumeFileChange)(nil),         // 51: cloudsandbox.node.v1.VolumeFileChange
+	(*StatVolumeFileRequest)(nil),    // 52: cloudsandbox.node.v1.StatVolumeFileRequest
+	(*StatVolumeFileResponse)(nil),   // 53: cloudsandbox.node.v1.StatVolumeFileResponse
+	(*ListVolumeFolderRequest)(nil),  // 54: cloudsandbox.node.v1.ListVolumeFolderRequest
+	(*ListVolumeFolderResponse)(nil), // 55: cloudsandbox.node.v1.ListVolumeFolderResponse
+	(*MakeVolumeFolderRequest)(nil),  // 56: cloudsandbox.node.v1.MakeVolumeFolderRequest
+	(*MakeVolumeFolderResponse)(nil), // 57: cloudsandbox.node.v1.MakeVolumeFolderResponse
+	(*ChangeVolumeFileRequest)(nil),  // 58: cloudsandbox.node.v1.ChangeVolumeFileRequest
+	(*ChangeVolumeFileResponse)(nil), // 59: cloudsandbox.node.v1.ChangeVolumeFileResponse
+	(*RemoveVolumeFileRequest)(nil),  // 60: cloudsandbox.node.v1.RemoveVolumeFileRequest
+	(*RemoveVolumeFileResponse)(nil), // 61: cloudsandbox.node.v1.RemoveVolumeFileResponse
+	nil,                              // 62: cloudsandbox.node.v1.Binding.EnvEntry
+	(*v1.Limits)(nil),                // 63: cloudsandbox.session.v1.Limits
+	(*v1.Shape)(nil),                 // 64: cloudsandbox.session.v1.Shape
+	(*durationpb.Duration)(nil),      // 65: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),    // 66: google.protobuf.Timestamp
 }
 var file_cloudsandbox_node_v1_node_proto_depIdxs = []int32{
-	59, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
-	60, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
+	62, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
+	63, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
 	3,  // 2: cloudsandbox.node.v1.Binding.secrets:type_name -> cloudsandbox.node.v1.Secrets
 	1,  // 3: cloudsandbox.node.v1.Binding.volumes:type_name -> cloudsandbox.node.v1.VolumeBinding
 	2,  // 4: cloudsandbox.node.v1.VolumeBinding.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
 	4,  // 5: cloudsandbox.node.v1.Secrets.headers:type_name -> cloudsandbox.node.v1.SecretHeader
-	61, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	64, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	0,  // 7: cloudsandbox.node.v1.StartRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	0,  // 8: cloudsandbox.node.v1.UpdateRequest.binding:type_name -> cloudsandbox.node.v1.Binding
 	9,  // 9: cloudsandbox.node.v1.SaveRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	61, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
-	61, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	64, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
+	64, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
 	11, // 12: cloudsandbox.node.v1.SaveFilesResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
 	11, // 13: cloudsandbox.node.v1.FetchSavedResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
 	9,  // 14: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	62, // 15: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	65, // 15: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
 	25, // 16: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
 	9,  // 17: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
 	28, // 18: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
-	61, // 19: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
+	64, // 19: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
 	31, // 20: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
 	32, // 21: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
 	33, // 22: cloudsandbox.node.v1.StatsResponse.host:type_name -> cloudsandbox.node.v1.HostState
-	62, // 23: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
-	62, // 24: cloudsandbox.node.v1.StatsResponse.turn:type_name -> google.protobuf.Duration
+	65, // 23: cloudsandbox.node.v1.StatsResponse.wait:type_name -> google.protobuf.Duration
+	65, // 24: cloudsandbox.node.v1.StatsResponse.turn:type_name -> google.protobuf.Duration
 	35, // 25: cloudsandbox.node.v1.StatsResponse.waiting:type_name -> cloudsandbox.node.v1.WaitingStarts
-	63, // 26: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
-	63, // 27: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
+	66, // 26: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
+	66, // 27: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
 	37, // 28: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
-	2,  // 29: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
-	44, // 30: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
-	63, // 31: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
-	63, // 32: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
-	63, // 33: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
-	46, // 34: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	47, // 35: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	46, // 36: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	47, // 37: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
-	46, // 38: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	48, // 39: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	47, // 40: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	46, // 41: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	48, // 42: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	47, // 43: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	46, // 44: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	5,  // 45: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
-	7,  // 46: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
-	10, // 47: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
-	12, // 48: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
-	14, // 49: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
-	16, // 50: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
-	18, // 51: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
-	20, // 52: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
-	22, // 53: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
-	24, // 54: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
-	30, // 55: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
-	36, // 56: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
-	27, // 57: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
-	39, // 58: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
-	41, // 59: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
-	43, // 60: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
-	49, // 61: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
-	51, // 62: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
-	53, // 63: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
-	55, // 64: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
-	57, // 65: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
-	6,  // 66: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
-	8,  // 67: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
-	11, // 68: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
-	13, // 69: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
-	15, // 70: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
-	17, // 71: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
-	19, // 72: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
-	21, // 73: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
-	23, // 74: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
-	26, // 75: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
-	34, // 76: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
-	38, // 77: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
-	29, // 78: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
-	40, // 79: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
-	42, // 80: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
-	45, // 81: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
-	50, // 82: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
-	52, // 83: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
-	54, // 84: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
-	56, // 85: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
-	58, // 86: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
-	66, // [66:87] is the sub-list for method output_type
-	45, // [45:66] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	65, // 29: cloudsandbox.node.v1.UsageResponse.cpu:type_name -> google.protobuf.Duration
+	2,  // 30: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	47, // 31: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
+	66, // 32: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
+	66, // 33: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
+	66, // 34: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
+	49, // 35: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	50, // 36: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 37: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	50, // 38: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 39: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	51, // 40: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	50, // 41: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 42: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	51, // 43: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	50, // 44: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 45: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	5,  // 46: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
+	7,  // 47: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
+	10, // 48: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
+	12, // 49: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
+	14, // 50: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
+	16, // 51: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
+	18, // 52: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
+	20, // 53: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
+	22, // 54: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
+	24, // 55: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
+	30, // 56: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
+	36, // 57: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
+	39, // 58: cloudsandbox.node.v1.NodeService.Usage:input_type -> cloudsandbox.node.v1.UsageRequest
+	27, // 59: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
+	42, // 60: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
+	44, // 61: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
+	46, // 62: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
+	52, // 63: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
+	54, // 64: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
+	56, // 65: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
+	58, // 66: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
+	60, // 67: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
+	6,  // 68: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
+	8,  // 69: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
+	11, // 70: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
+	13, // 71: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
+	15, // 72: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
+	17, // 73: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
+	19, // 74: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
+	21, // 75: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
+	23, // 76: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
+	26, // 77: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
+	34, // 78: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
+	38, // 79: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
+	40, // 80: cloudsandbox.node.v1.NodeService.Usage:output_type -> cloudsandbox.node.v1.UsageResponse
+	29, // 81: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
+	43, // 82: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
+	45, // 83: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
+	48, // 84: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
+	53, // 85: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
+	55, // 86: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
+	57, // 87: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
+	59, // 88: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
+	61, // 89: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
+	68, // [68:90] is the sub-list for method output_type
+	46, // [46:68] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_node_v1_node_proto_init() }
@@ -4057,14 +4251,14 @@ func file_cloudsandbox_node_v1_node_proto_init() {
 	if File_cloudsandbox_node_v1_node_proto != nil {
 		return
 	}
-	file_cloudsandbox_node_v1_node_proto_msgTypes[48].OneofWrappers = []any{}
+	file_cloudsandbox_node_v1_node_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_node_v1_node_proto_rawDesc), len(file_cloudsandbox_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   60,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

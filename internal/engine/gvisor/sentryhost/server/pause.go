@@ -606,7 +606,7 @@ func (h *Host) load(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 
 // restore gives a new sentry its link and has it load saved memory, whose files are verified
 // meanwhile. It returns as soon as they turn out to be damaged or ctx ends, and the sentry is
-// useless then: what damaged files say can make gVisor wait forever.
+// useless then: gVisor may wait forever if it loads damaged files.
 func restore(ctx context.Context, socket string, from *origin, guestEnd *os.File) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -60,6 +60,8 @@ const (
 	NodeServiceStatsProcedure = "/cloudsandbox.node.v1.NodeService/Stats"
 	// NodeServiceNetworkLogProcedure is the fully-qualified name of the NodeService's NetworkLog RPC.
 	NodeServiceNetworkLogProcedure = "/cloudsandbox.node.v1.NodeService/NetworkLog"
+	// NodeServiceUsageProcedure is the fully-qualified name of the NodeService's Usage RPC.
+	NodeServiceUsageProcedure = "/cloudsandbox.node.v1.NodeService/Usage"
 	// NodeServiceTrafficProcedure is the fully-qualified name of the NodeService's Traffic RPC.
 	NodeServiceTrafficProcedure = "/cloudsandbox.node.v1.NodeService/Traffic"
 	// NodeServiceCreateVolumeProcedure is the fully-qualified name of the NodeService's CreateVolume
@@ -101,6 +103,7 @@ type NodeServiceClient interface {
 	Boots(context.Context, *connect.Request[v1.BootsRequest]) (*connect.Response[v1.BootsResponse], error)
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	NetworkLog(context.Context, *connect.Request[v1.NetworkLogRequest]) (*connect.Response[v1.NetworkLogResponse], error)
+	Usage(context.Context, *connect.Request[v1.UsageRequest]) (*connect.Response[v1.UsageResponse], error)
 	Traffic(context.Context, *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error)
 	CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error)
 	DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error)
@@ -196,6 +199,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("NetworkLog")),
 			connect.WithClientOptions(opts...),
 		),
+		usage: connect.NewClient[v1.UsageRequest, v1.UsageResponse](
+			httpClient,
+			baseURL+NodeServiceUsageProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Usage")),
+			connect.WithClientOptions(opts...),
+		),
 		traffic: connect.NewClient[v1.TrafficRequest, v1.TrafficResponse](
 			httpClient,
 			baseURL+NodeServiceTrafficProcedure,
@@ -267,6 +276,7 @@ type nodeServiceClient struct {
 	boots            *connect.Client[v1.BootsRequest, v1.BootsResponse]
 	stats            *connect.Client[v1.StatsRequest, v1.StatsResponse]
 	networkLog       *connect.Client[v1.NetworkLogRequest, v1.NetworkLogResponse]
+	usage            *connect.Client[v1.UsageRequest, v1.UsageResponse]
 	traffic          *connect.Client[v1.TrafficRequest, v1.TrafficResponse]
 	createVolume     *connect.Client[v1.CreateVolumeRequest, v1.CreateVolumeResponse]
 	deleteVolume     *connect.Client[v1.DeleteVolumeRequest, v1.DeleteVolumeResponse]
@@ -338,6 +348,11 @@ func (c *nodeServiceClient) NetworkLog(ctx context.Context, req *connect.Request
 	return c.networkLog.CallUnary(ctx, req)
 }
 
+// Usage calls cloudsandbox.node.v1.NodeService.Usage.
+func (c *nodeServiceClient) Usage(ctx context.Context, req *connect.Request[v1.UsageRequest]) (*connect.Response[v1.UsageResponse], error) {
+	return c.usage.CallUnary(ctx, req)
+}
+
 // Traffic calls cloudsandbox.node.v1.NodeService.Traffic.
 func (c *nodeServiceClient) Traffic(ctx context.Context, req *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error) {
 	return c.traffic.CallUnary(ctx, req)
@@ -397,6 +412,7 @@ type NodeServiceHandler interface {
 	Boots(context.Context, *connect.Request[v1.BootsRequest]) (*connect.Response[v1.BootsResponse], error)
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	NetworkLog(context.Context, *connect.Request[v1.NetworkLogRequest]) (*connect.Response[v1.NetworkLogResponse], error)
+	Usage(context.Context, *connect.Request[v1.UsageRequest]) (*connect.Response[v1.UsageResponse], error)
 	Traffic(context.Context, *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error)
 	CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error)
 	DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error)
@@ -488,6 +504,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("NetworkLog")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceUsageHandler := connect.NewUnaryHandler(
+		NodeServiceUsageProcedure,
+		svc.Usage,
+		connect.WithSchema(nodeServiceMethods.ByName("Usage")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceTrafficHandler := connect.NewUnaryHandler(
 		NodeServiceTrafficProcedure,
 		svc.Traffic,
@@ -568,6 +590,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceStatsHandler.ServeHTTP(w, r)
 		case NodeServiceNetworkLogProcedure:
 			nodeServiceNetworkLogHandler.ServeHTTP(w, r)
+		case NodeServiceUsageProcedure:
+			nodeServiceUsageHandler.ServeHTTP(w, r)
 		case NodeServiceTrafficProcedure:
 			nodeServiceTrafficHandler.ServeHTTP(w, r)
 		case NodeServiceCreateVolumeProcedure:
@@ -641,6 +665,10 @@ func (UnimplementedNodeServiceHandler) Stats(context.Context, *connect.Request[v
 
 func (UnimplementedNodeServiceHandler) NetworkLog(context.Context, *connect.Request[v1.NetworkLogRequest]) (*connect.Response[v1.NetworkLogResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.NetworkLog is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Usage(context.Context, *connect.Request[v1.UsageRequest]) (*connect.Response[v1.UsageResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.Usage is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Traffic(context.Context, *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error) {
