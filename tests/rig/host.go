@@ -236,8 +236,9 @@ func (s *Server) PoolIdle(t testing.TB) {
 	})
 }
 
-// Metric is the sum of a metric over its labels, or -1 when it is missing.
-func (s *Server) Metric(name string) float64 {
+// Metric is the sum of a metric over its labels, or over those that have all of labels, such
+// as `code="ok"`. It is -1 when there is none.
+func (s *Server) Metric(name string, labels ...string) float64 {
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(s.URL + "/metrics")
 	if err != nil {
@@ -252,6 +253,9 @@ func (s *Server) Metric(name string) float64 {
 	for line := range strings.Lines(string(raw)) {
 		rest, ok := strings.CutPrefix(line, name)
 		if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		if slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(rest, label) }) {
 			continue
 		}
 		if v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' ')+1:]), 64); err == nil {

@@ -724,20 +724,19 @@ func (e *Engine) share(ctx context.Context, key *groupKey, l *list, name, group 
 		content.close()
 		return saved, sandbox.Errorf(sandbox.Conflict, "another state was saved as %s", name)
 	}
-	saved, err = e.beginArrival(ctx, arriver, s, content)
-	if err == nil {
-		own := *l
-		own.Name = name
-		if err = e.registerShared(ctx, key, &own, s); err == nil {
-			err = e.adopt(s)
-		}
-		if err != nil {
-			undo := context.WithoutCancel(ctx)
-			err = errors.Join(err, e.giveUpArrival(undo, s), e.inner.DeleteSaved(undo, name)) // all of it may be here
-		}
-	}
-	if err != nil {
+	own := *l
+	own.Name = name
+	// First, because parts that arrive use the disks that it waits for.
+	if err := e.registerShared(ctx, key, &own, s); err != nil {
+		content.close()
 		return saved, errors.Join(err, e.forget(s))
+	}
+	if saved, err = e.beginArrival(ctx, arriver, s, content); err != nil {
+		return saved, errors.Join(err, e.forget(s))
+	}
+	if err := e.adopt(s); err != nil {
+		undo := context.WithoutCancel(ctx)
+		return saved, errors.Join(err, e.giveUpArrival(undo, s), e.inner.DeleteSaved(undo, name), e.forget(s)) // all of it may be here
 	}
 	return saved, nil
 }

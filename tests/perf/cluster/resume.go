@@ -56,6 +56,14 @@ func resumes(ctx context.Context, t testing.TB, report *bench.Report, sides []si
 	rig.Within(t, rig.Patience, "the server removes its local files", func() bool {
 		return sides[0].nodes[0].Metric("cloud_sandbox_snapshots_disk_bytes") <= 1<<20
 	})
+	hosts := []*rig.Server{sides[0].nodes[0], f.Machine(rig.FleetHome).Server}
+	fetched := func(i int) float64 {
+		return hosts[i].Metric("cloud_sandbox_snapshot_copies_total", `step="fetch"`, `outcome="ok"`)
+	}
+	began, resumed := []float64{fetched(0), fetched(1)}, []float64{0, 1}
+	settle := func(i int) { // the rest of a state arrives after the answer
+		rig.Within(t, rig.Patience, "all of the state has arrived", func() bool { return fetched(i) >= began[i]+resumed[i] })
+	}
 	f.Lose(t, away.Name)
 	rig.Within(t, rig.Patience, "the other node takes them", func() bool {
 		_, err := sides[1].client.Resume(ctx, ids[1][n+1], false)
@@ -63,15 +71,17 @@ func resumes(ctx context.Context, t testing.TB, report *bench.Report, sides []si
 	})
 	one := &bench.Series{Operation: oneProcess, Who: oneProcess}
 	two := &bench.Series{Operation: "resume 100 MB of memory from S3 on another node", Who: aCluster, Rival: one}
-	err := bench.RepeatBoth(ctx, one, two, n, func(_ context.Context, number int) (func() error, func() error) {
-		resume := func(i int) func() error {
-			return func() error {
-				_, err := sides[i].client.Resume(ctx, ids[i][number], false)
-				return err
-			}
+	resume := func(i, number int) func() error {
+		return func() error {
+			resumed[i]++
+			_, err := sides[i].client.Resume(ctx, ids[i][number], false)
+			return err
 		}
-		return resume(0), resume(1)
-	})
+	}
+	err := bench.RepeatBoth(ctx, one, two, n, func(_ context.Context, number int) (func() error, func() error) {
+		settle(1)
+		return resume(0, number), resume(1, number)
+	}, func() error { settle(0); return nil })
 	if err != nil {
 		return err
 	}
