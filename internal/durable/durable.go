@@ -34,6 +34,20 @@ func WriteLoose(path string, content []byte, mode fs.FileMode) error {
 	return write(path, content, mode, os.Geteuid(), false)
 }
 
+// Unnamed makes a file without a name in a folder. Nothing is left of it once it is closed, or
+// after a crash.
+func Unnamed(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, Aside)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 func write(path string, content []byte, mode fs.FileMode, uid int, lasting bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), Aside)
 	if err != nil {

@@ -6,6 +6,24 @@ import (
 	"testing"
 )
 
+func TestUnnamed(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Unnamed(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("content"); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("the folder has %v, %v", left, err)
+	}
+	if _, err := Unnamed(filepath.Join(dir, "none")); !os.IsNotExist(err) {
+		t.Errorf("in no folder: %v", err)
+	}
+}
+
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	for _, content := range []string{"old", "new and longer", ""} {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/changes"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/relay"
 )
@@ -147,7 +148,11 @@ func (n *Node) KeepBase(ctx context.Context, node, snapshot string, r io.Reader)
 	if !sandbox.ValidSnapshotID(snapshot) {
 		return sandbox.Errorf(sandbox.Invalid, "the snapshot ID is invalid")
 	}
-	file, err := nameless(filepath.Join(n.cfg.Dir, "bases"))
+	dir := filepath.Join(n.cfg.Dir, "bases")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file, err := durable.Unnamed(dir)
 	if err != nil {
 		return fmt.Errorf("make the file of a base: %w", err)
 	}
@@ -158,22 +163,6 @@ func (n *Node) KeepBase(ctx context.Context, node, snapshot string, r io.Reader)
 	}
 	n.kept.put(snapshot, &base{file: file, bytes: size})
 	return nil
-}
-
-// nameless creates a file without a name in dir, which it makes.
-func nameless(dir string) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.CreateTemp(dir, "")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // fillBase writes r to a file, as long as the disk has the room that Sandboxes which resume

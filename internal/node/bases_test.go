@@ -95,14 +95,14 @@ func TestBasesThatFail(t *testing.T) {
 
 		snapshot := w.save(ref, false)
 		before := fmt.Sprint(w.node.ListSaved(t.Context(), name))
-		for what, tt := range map[string]struct{ cut, of int }{"cut": {-1, 0}, "of another base": {0, -1}} {
+		for flaw, missing := range map[string]struct{ changes, base int }{"cut": {1, 0}, "of another base": {0, 1}} {
 			var whole, changes bytes.Buffer
 			codetest.OK(t, "ExportBase", w.node.ExportBase(t.Context(), name, snapshot, &whole))
 			codetest.OK(t, "ExportChanges", w.node.ExportChanges(t.Context(), name, snapshot, snapshot, &changes))
-			codetest.OK(t, "KeepBase", w.node.KeepBase(t.Context(), name, base, bytes.NewReader(whole.Bytes()[:whole.Len()+tt.of])))
+			codetest.OK(t, "KeepBase", w.node.KeepBase(t.Context(), name, base, bytes.NewReader(whole.Bytes()[:whole.Len()-missing.base])))
 			r := sandbox.ChangesRequest{Snapshot: sandbox.NewSnapshotID(), Base: base}
-			_, err := w.node.ImportChanges(t.Context(), name, "t", r, bytes.NewReader(changes.Bytes()[:changes.Len()+tt.cut]))
-			codetest.Want(t, "changes that are "+what, err, sandbox.Invalid)
+			_, err := w.node.ImportChanges(t.Context(), name, "t", r, bytes.NewReader(changes.Bytes()[:changes.Len()-missing.changes]))
+			codetest.Want(t, "changes that are "+flaw, err, sandbox.Invalid)
 		}
 		if after := fmt.Sprint(w.node.ListSaved(t.Context(), name)); after != before {
 			t.Errorf("the states are %s, and were %s", after, before)

@@ -206,7 +206,7 @@ func (n *Nodes) NetworkLog(ctx context.Context, node string, of sandbox.BootRef)
 
 // Usage implements sandbox.Nodes.
 func (n *Nodes) Usage(ctx context.Context, node string, of sandbox.BootRef) (sandbox.Usage, error) {
-	msg := &nodev1.UsageRequest{Node: node, BootId: of.BootID, SandboxId: of.SandboxID, Number: of.Number}
+	msg := &nodev1.UsageRequest{Node: node, Boot: fromRef(of)}
 	r, err := ask(ctx, n, node, of.Tenant, nodev1connect.NodeServiceClient.Usage, msg)
 	if err != nil {
 		return sandbox.Usage{}, err
@@ -338,10 +338,11 @@ func (s nodeServer) NetworkLog(ctx context.Context, r *connect.Request[nodev1.Ne
 	return answer(fromNetworkLog(log), err)
 }
 
-// Usage takes the Tenant from the caller's token.
 func (s nodeServer) Usage(ctx context.Context, r *connect.Request[nodev1.UsageRequest]) (*connect.Response[nodev1.UsageResponse], error) {
-	of := sandbox.BootRef{BootID: r.Msg.BootId, SandboxID: r.Msg.SandboxId, Number: r.Msg.Number, Tenant: callerOf(ctx).Tenant}
-	used, err := s.n.Usage(ctx, r.Msg.Node, of)
+	if err := checkTenant(ctx, r.Msg.Boot); err != nil {
+		return nil, internal(err)
+	}
+	used, err := s.n.Usage(ctx, r.Msg.Node, toRef(r.Msg.Boot))
 	return answer(fromUsage(used), err)
 }
 

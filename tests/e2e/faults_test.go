@@ -454,10 +454,7 @@ func TestClusterDrain(t *testing.T) {
 	f := aCluster(t)
 	gateways := f.Gateways()
 	c, ops := gateways.Client(t, "drained"), gateways.Operator(t)
-	drain := func(node string, draining bool) {
-		t.Helper()
-		ops.Must(t, "PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
-	}
+	drain := drainer(t, ops)
 	node := func(name string) (n nodeUse) {
 		t.Helper()
 		ops.Must(t, "GET", "/api/v1/nodes/"+name, nil, &n)
@@ -564,10 +561,7 @@ func TestClusterDrainAhead(t *testing.T) {
 	f := aCluster(t)
 	gateways := f.Gateways()
 	c, ops := gateways.Client(t, "large"), gateways.Operator(t)
-	drain := func(node string, draining bool) {
-		t.Helper()
-		ops.Must(t, "PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
-	}
+	drain := drainer(t, ops)
 	t.Cleanup(func() { drain(rig.FleetHome, false); drain(rig.FleetNode, false) })
 	drain(rig.FleetNode, true)
 	id := placedOn(t, f, c, rig.FleetHome, rig.Body{"timeout_seconds": 900})

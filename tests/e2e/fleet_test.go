@@ -101,6 +101,14 @@ func placedOn(t *testing.T, f *rig.Fleet, c *rig.Client, node string, body rig.B
 	return id
 }
 
+// drainer returns a function that sets whether a Node drains.
+func drainer(t *testing.T, ops *rig.Client) func(node string, draining bool) {
+	return func(node string, draining bool) {
+		t.Helper()
+		ops.Must(t, "PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
+	}
+}
+
 // takes waits until the scheduler that the leader asks knows that a Node takes Sandboxes
 // again.
 func takes(t *testing.T, f *rig.Fleet, c *rig.Client, node string) {

@@ -33,10 +33,7 @@ func TestClusterSignedBuilds(t *testing.T) {
 	gateways := f.Gateways()
 	c, ops := gateways.Client(t, "signed"), gateways.Operator(t)
 	home, machine := f.Machine(rig.FleetHome), f.Machine(rig.FleetNode)
-	drain := func(node string, draining bool) {
-		t.Helper()
-		ops.Must(t, "PATCH", "/api/v1/nodes/"+node, rig.Body{"draining": draining}, nil)
-	}
+	drain := drainer(t, ops)
 	// A sandbox that finds no other node is tried again only half a minute later.
 	moveFrom := func(from, to string) {
 		t.Helper()

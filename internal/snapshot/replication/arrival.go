@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -68,7 +69,7 @@ type arrivingPack struct {
 // newArrival begins to fetch the content of a list. Cancel must be called. It calls release at
 // its end, also if it fails.
 func (e *Engine) newArrival(key *groupKey, l *list, release func()) (*arrival, error) {
-	f, err := e.unnamed()
+	f, err := durable.Unnamed(e.cfg.Dir)
 	if err == nil {
 		// Later there may be Boots that would end for want of it.
 		if err = noRoom(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, l.Bytes)); errors.Is(err, sandbox.Exhausted) {

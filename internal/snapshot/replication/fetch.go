@@ -295,24 +295,11 @@ func (e *Engine) listOf(ctx context.Context, key *groupKey, name string) (*list,
 
 // download returns a file without a name that has the content of a list.
 func (e *Engine) download(ctx context.Context, key *groupKey, l *list) (*os.File, error) {
-	f, err := e.unnamed()
-	if err != nil {
-		return nil, err
-	}
-	if err := e.gather(ctx, key, l, f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-// unnamed returns a new file without a name.
-func (e *Engine) unnamed() (*os.File, error) {
-	f, err := os.CreateTemp(e.cfg.Dir, ".new-")
+	f, err := durable.Unnamed(e.cfg.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("make a file: %w", err)
 	}
-	if err := os.Remove(f.Name()); err != nil {
+	if err := e.gather(ctx, key, l, f); err != nil {
 		f.Close()
 		return nil, err
 	}

@@ -2564,13 +2564,10 @@ func (x *NetworkLogResponse) GetRefused() int64 {
 	return 0
 }
 
-// UsageRequest names a Boot of the Tenant of the caller's token.
 type UsageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	BootId        string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	SandboxId     string                 `protobuf:"bytes,3,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	Number        int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	Boot          *BootRef               `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2612,25 +2609,11 @@ func (x *UsageRequest) GetNode() string {
 	return ""
 }
 
-func (x *UsageRequest) GetBootId() string {
+func (x *UsageRequest) GetBoot() *BootRef {
 	if x != nil {
-		return x.BootId
+		return x.Boot
 	}
-	return ""
-}
-
-func (x *UsageRequest) GetSandboxId() string {
-	if x != nil {
-		return x.SandboxId
-	}
-	return ""
-}
-
-func (x *UsageRequest) GetNumber() int64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
+	return nil
 }
 
 type UsageResponse struct {
@@ -3962,13 +3945,10 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x12NetworkLogResponse\x12C\n" +
 	"\tdecisions\x18\x01 \x03(\v2%.cloudsandbox.node.v1.NetworkDecisionR\tdecisions\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\x03R\aallowed\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x03R\arefused\"r\n" +
+	"\arefused\x18\x03 \x01(\x03R\arefused\"U\n" +
 	"\fUsageRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
-	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1d\n" +
-	"\n" +
-	"sandbox_id\x18\x03 \x01(\tR\tsandboxId\x12\x16\n" +
-	"\x06number\x18\x04 \x01(\x03R\x06number\"\x92\x01\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x121\n" +
+	"\x04boot\x18\x02 \x01(\v2\x1d.cloudsandbox.node.v1.BootRefR\x04boot\"\x92\x01\n" +
 	"\rUsageResponse\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12+\n" +
 	"\x03cpu\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03cpu\x12\x1d\n" +
@@ -4178,72 +4158,73 @@ var file_cloudsandbox_node_v1_node_proto_depIdxs = []int32{
 	66, // 26: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
 	66, // 27: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
 	37, // 28: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
-	65, // 29: cloudsandbox.node.v1.UsageResponse.cpu:type_name -> google.protobuf.Duration
-	2,  // 30: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
-	47, // 31: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
-	66, // 32: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
-	66, // 33: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
-	66, // 34: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
-	49, // 35: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	50, // 36: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	49, // 37: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	50, // 38: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
-	49, // 39: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	51, // 40: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	50, // 41: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	49, // 42: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	51, // 43: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
-	50, // 44: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
-	49, // 45: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
-	5,  // 46: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
-	7,  // 47: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
-	10, // 48: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
-	12, // 49: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
-	14, // 50: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
-	16, // 51: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
-	18, // 52: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
-	20, // 53: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
-	22, // 54: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
-	24, // 55: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
-	30, // 56: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
-	36, // 57: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
-	39, // 58: cloudsandbox.node.v1.NodeService.Usage:input_type -> cloudsandbox.node.v1.UsageRequest
-	27, // 59: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
-	42, // 60: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
-	44, // 61: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
-	46, // 62: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
-	52, // 63: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
-	54, // 64: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
-	56, // 65: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
-	58, // 66: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
-	60, // 67: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
-	6,  // 68: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
-	8,  // 69: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
-	11, // 70: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
-	13, // 71: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
-	15, // 72: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
-	17, // 73: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
-	19, // 74: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
-	21, // 75: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
-	23, // 76: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
-	26, // 77: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
-	34, // 78: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
-	38, // 79: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
-	40, // 80: cloudsandbox.node.v1.NodeService.Usage:output_type -> cloudsandbox.node.v1.UsageResponse
-	29, // 81: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
-	43, // 82: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
-	45, // 83: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
-	48, // 84: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
-	53, // 85: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
-	55, // 86: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
-	57, // 87: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
-	59, // 88: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
-	61, // 89: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
-	68, // [68:90] is the sub-list for method output_type
-	46, // [46:68] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	9,  // 29: cloudsandbox.node.v1.UsageRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
+	65, // 30: cloudsandbox.node.v1.UsageResponse.cpu:type_name -> google.protobuf.Duration
+	2,  // 31: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	47, // 32: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
+	66, // 33: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
+	66, // 34: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
+	66, // 35: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
+	49, // 36: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	50, // 37: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 38: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	50, // 39: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 40: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	51, // 41: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	50, // 42: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 43: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	51, // 44: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	50, // 45: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	49, // 46: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	5,  // 47: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
+	7,  // 48: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
+	10, // 49: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
+	12, // 50: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
+	14, // 51: cloudsandbox.node.v1.NodeService.FetchSaved:input_type -> cloudsandbox.node.v1.FetchSavedRequest
+	16, // 52: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
+	18, // 53: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
+	20, // 54: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
+	22, // 55: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
+	24, // 56: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
+	30, // 57: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
+	36, // 58: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
+	39, // 59: cloudsandbox.node.v1.NodeService.Usage:input_type -> cloudsandbox.node.v1.UsageRequest
+	27, // 60: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
+	42, // 61: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
+	44, // 62: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
+	46, // 63: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
+	52, // 64: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
+	54, // 65: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
+	56, // 66: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
+	58, // 67: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
+	60, // 68: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
+	6,  // 69: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
+	8,  // 70: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
+	11, // 71: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
+	13, // 72: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
+	15, // 73: cloudsandbox.node.v1.NodeService.FetchSaved:output_type -> cloudsandbox.node.v1.FetchSavedResponse
+	17, // 74: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
+	19, // 75: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
+	21, // 76: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
+	23, // 77: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
+	26, // 78: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
+	34, // 79: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
+	38, // 80: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
+	40, // 81: cloudsandbox.node.v1.NodeService.Usage:output_type -> cloudsandbox.node.v1.UsageResponse
+	29, // 82: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
+	43, // 83: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
+	45, // 84: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
+	48, // 85: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
+	53, // 86: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
+	55, // 87: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
+	57, // 88: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
+	59, // 89: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
+	61, // 90: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
+	69, // [69:91] is the sub-list for method output_type
+	47, // [47:69] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_node_v1_node_proto_init() }
