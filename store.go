@@ -187,6 +187,9 @@ type NodeRecord struct {
 	// LeaseLeft is how long the Lease lasts from the read on, by the Store's clock;
 	// negative: it expired so long ago. Clocks of processes do not matter.
 	LeaseLeft time.Duration
+	// LeaseAge is how long before the read the Lease was renewed, by the Store's clock. It is
+	// longer if an earlier program has renewed the Lease.
+	LeaseAge time.Duration
 }
 
 // MinFenceAfter and MaxFenceAfter bound FenceAfter of a NodeRecord. A shorter time would cut
@@ -199,8 +202,8 @@ const (
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
 	// RenewLease gives a Node the Lease of its name for life from now, by the Store's
-	// clock, and returns the record. n's Epoch, LeaseLeft, Draining, MoveVolumes, Lost and
-	// LostEpoch are ignored.
+	// clock, and returns the record. n's Epoch, LeaseLeft, LeaseAge, Draining, MoveVolumes,
+	// Lost and LostEpoch are ignored.
 	// Conflict while another Holder has the Lease, and until that has fenced itself.
 	RenewLease(ctx context.Context, n NodeRecord, life time.Duration) (NodeRecord, error)
 	// RetireNodes deletes the records of Nodes whose Lease expired longer than away ago,

@@ -113,6 +113,10 @@ type loss struct {
 	down  bool      // the Boot has ended with all others of its Node, which is not called
 }
 
+// lastCounted is before the start of any Boot: only usage that reconciling has counted is
+// charged.
+var lastCounted = time.Unix(0, 0)
+
 // used returns the time until which usage of the Boot counts.
 func (l loss) used() time.Time {
 	if present := now(); l.ran.After(present) { // a Node's clock may be ahead

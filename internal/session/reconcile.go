@@ -117,9 +117,9 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	defer cancel()
 	at := now()
 	boots, err := m.bootsOf(listing, node)
-	gone := sandbox.CauseEngineLost
+	gone := loss{cause: sandbox.CauseEngineLost, ran: lastCounted}
 	if errors.Is(err, sandbox.Unavailable) || err != nil && listing.Err() != nil {
-		lost, lostErr := m.nodeLost(ctx, node)
+		n, lost, lostErr := m.nodeLost(ctx, node)
 		if lostErr != nil {
 			return lostErr
 		}
@@ -127,7 +127,7 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 			return nil // an old Node without Sandboxes
 		}
 		if lost {
-			gone, err = sandbox.CauseNodeLost, nil
+			gone, err = loss{cause: sandbox.CauseNodeLost, ran: vouched(n)}, nil
 		}
 	}
 	if err != nil {
@@ -143,7 +143,7 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	for _, sb := range records {
 		b, ok := there[refOf(sb)]
 		work.do(func() error { return m.reconcileRecord(ctx, sb, ok, gone) })
-		if sb.MayRun && !runs[sb.ID] && gone != sandbox.CauseNodeLost {
+		if sb.MayRun && !runs[sb.ID] && gone.cause != sandbox.CauseNodeLost {
 			work.do(func() error { return m.runsNot(ctx, sb, at) })
 		}
 		if ok && sb.State == sandbox.Running && b.Revision != sb.Revision {
@@ -221,9 +221,9 @@ func refOf(sb sandbox.Sandbox) sandbox.BootRef {
 	return sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 }
 
-// reconcileRecord ends sb with the cause gone, or returns it to its last checkpoint,
-// unless its record is consistent.
-func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there bool, gone sandbox.Cause) error {
+// reconcileRecord ends sb with the loss gone, or returns it to its last checkpoint, unless
+// its record is consistent.
+func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there bool, gone loss) error {
 	switch sb.State {
 	case sandbox.Starting:
 		if m.isCreating(sb.ID) {
@@ -244,7 +244,8 @@ func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there
 			return nil
 		}
 	}
-	ended, err := m.lose(ctx, sb.ID, loss{cause: gone, at: now(), ran: sb.CreatedAt}, func(present sandbox.Sandbox) bool {
+	gone.at = now()
+	ended, err := m.lose(ctx, sb.ID, gone, func(present sandbox.Sandbox) bool {
 		// The observation holds only for the record that was read. A changed deadline
 		// does not matter: it brings no Boot back.
 		return present.State == sb.State && present.Boot == sb.Boot && !m.isCreating(sb.ID)
@@ -303,11 +304,21 @@ func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, the
 	return m.store.CountUsage(ctx, ran, at)
 }
 
-// nodeLost reports whether a Node is declared lost, or its Lease expired more than
-// NodeGrace ago.
-func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
+// nodeLost reads the record of a Node, which may be retired, and reports whether the Node is declared lost, or its
+// Lease expired more than NodeGrace ago.
+func (m *Manager) nodeLost(ctx context.Context, node string) (n sandbox.NodeRecord, lost bool, err error) {
 	n, known, err := m.nodeRecord(ctx, node)
-	return err == nil && (!known || n.Lost || n.LeaseLeft < -m.cfg.NodeGrace), err
+	return n, err == nil && (!known || n.Lost || n.LeaseLeft < -m.cfg.NodeGrace), err
+}
+
+// vouched returns the time until which usage of lost Boots of a Node counts, whose record has
+// just been read; a Node that was retired has none. With each renewal of its Lease a Node
+// vouches for its Boots, because it reports the end of one at once.
+func vouched(n sandbox.NodeRecord) time.Time {
+	if n.Name == "" {
+		return lastCounted
+	}
+	return now().Add(-n.LeaseAge)
 }
 
 // nodeRecord reads the record of a Node. known is false if it was retired.

@@ -435,7 +435,7 @@ func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool
 	if errors.Is(err, sandbox.Unavailable) || ctx.Err() != nil {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
-		switch lost, lostErr := m.nodeLost(after, snap.Node); {
+		switch _, lost, lostErr := m.nodeLost(after, snap.Node); {
 		case lostErr != nil:
 			return lostErr
 		case lost:

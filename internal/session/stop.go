@@ -51,7 +51,7 @@ func (m *Manager) EndAll(ctx context.Context, holder string, cause sandbox.Cause
 	for _, n := range nodes {
 		elsewhere[n.Name] = holder != "" && n.Holder != "" && n.Holder != holder
 	}
-	return m.endOn(ctx, func(node string) bool { return !elsewhere[node] }, loss{cause: cause})
+	return m.endOn(ctx, nodes, func(node string) bool { return !elsewhere[node] }, loss{cause: cause})
 }
 
 // NodeEnded implements sandbox.BootEnds.
@@ -65,15 +65,18 @@ func (m *Manager) NodeEnded(ctx context.Context, node, holder string) (int, erro
 			return 0, sandbox.Errorf(sandbox.Conflict, "another machine is the node %q now, and its sandboxes keep running", node)
 		}
 	}
-	return m.endOn(ctx, func(other string) bool { return other == node }, loss{cause: sandbox.CauseOperator, down: true})
+	return m.endOn(ctx, nodes, func(other string) bool { return other == node }, loss{cause: sandbox.CauseOperator, down: true})
 }
 
-// endOn ends every Sandbox on some Nodes except paused ones, and returns their number. The
-// Boots count as used until their Sandboxes were created: it is not known when they ended.
-func (m *Manager) endOn(ctx context.Context, on func(node string) bool, l loss) (int, error) {
+// endOn ends every Sandbox on some of the Nodes except paused ones, and returns their number.
+func (m *Manager) endOn(ctx context.Context, nodes []sandbox.NodeRecord, on func(node string) bool, l loss) (int, error) {
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		return 0, err
+	}
+	byName := map[string]sandbox.NodeRecord{}
+	for _, n := range nodes {
+		byName[n.Name] = n
 	}
 	var ended atomic.Int64
 	work := newGroup()
@@ -83,7 +86,7 @@ func (m *Manager) endOn(ctx context.Context, on func(node string) bool, l loss) 
 		}
 		work.do(func() error {
 			l := l
-			l.ran = sb.CreatedAt
+			l.ran = vouched(byName[sb.Boot.Node])
 			_, err := m.endLive(ctx, sb.ID, l)
 			if errors.Is(err, sandbox.NotFound) {
 				return nil // already ended
@@ -222,7 +225,7 @@ func (m *Manager) stopBoots(ctx context.Context, sb sandbox.Sandbox) error {
 		return nil
 	}()
 	if errors.Is(err, sandbox.Unavailable) {
-		if lost, lostErr := m.nodeLost(ctx, sb.Boot.Node); lostErr == nil && lost {
+		if _, lost, lostErr := m.nodeLost(ctx, sb.Boot.Node); lostErr == nil && lost {
 			return nil
 		}
 	}

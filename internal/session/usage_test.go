@@ -79,6 +79,24 @@ func TestUsageOfLostBoots(t *testing.T) {
 	})
 }
 
+// A Sandbox that is lost with its Node is charged for until the Node last renewed its Lease.
+func TestUsageOfLostNodes(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.pass(30 * time.Second)
+		w.vanish(sb.Boot.Node)
+		if err := w.store.SetLost(t.Context(), sb.Boot.Node, 0, true); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(2 * nodesEvery)
+		if got := w.record(sb.ID); got.State != sandbox.Ended || got.Ended.Cause != sandbox.CauseNodeLost {
+			t.Fatalf("it is %+v", got)
+		}
+		w.charged("lost", sb.ID, 30*time.Second)
+		w.comeBack(sb.Boot.Node)
+	})
+}
+
 // Concurrent pauses and reconciles charge a Sandbox once.
 func TestUsageOfMovesAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

@@ -757,6 +757,8 @@ type checkedStore struct {
 	t      *testing.T
 	writes atomic.Int64
 	states sync.Map // the States of each Sandbox, by ID: a string of them
+	// renewed has the time of each Node's last renewal, by name.
+	renewed sync.Map
 	// inserts counts the Snapshots that were recorded.
 	inserts atomic.Int64
 	// reads counts the reads of single Sandboxes.
@@ -804,7 +806,18 @@ func (s *checkedStore) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) 
 	if s.blind.Load() {
 		return nil, sandbox.Errorf(sandbox.Unavailable, "the database is away")
 	}
-	return s.Store.Nodes(ctx)
+	nodes, err := s.Store.Nodes(ctx)
+	for i, n := range nodes { // the database's clock is not that of the bubble
+		if at, ok := s.renewed.Load(n.Name); ok {
+			nodes[i].LeaseAge = time.Since(at.(time.Time))
+		}
+	}
+	return nodes, err
+}
+
+func (s *checkedStore) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.Duration) (sandbox.NodeRecord, error) {
+	s.renewed.Store(n.Name, time.Now())
+	return s.Store.RenewLease(ctx, n, life)
 }
 
 func (s *checkedStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {

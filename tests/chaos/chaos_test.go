@@ -303,7 +303,7 @@ func (r *run) usageIsExact() {
 		r.fail("the usage of all sandboxes is %v s, and in all %+v", sum, total.Rows)
 	}
 	for _, id := range r.ended {
-		least, most := UsageBounds(id, r.r.All)
+		least, most := UsageBounds(id, r.r.All, unseen)
 		off := r.jumps(id)
 		least, most = least-off, most+off
 		got := metered[id]
@@ -344,6 +344,9 @@ const checkLimit = 30 * time.Second
 
 // usageSlack is for clocks of one machine that are read one after the other, in seconds.
 const usageSlack = 0.05
+
+// unseen is longer than nodes here have their leases.
+const unseen = 3 * time.Second
 
 // nothingIsLeft compares what nodes hold without Sandboxes with what they held before.
 func (r *run) nothingIsLeft(before []rig.Holdings) {

@@ -25,8 +25,10 @@ func (o Operation) proves() bool {
 
 // UsageBounds returns how long a Sandbox can have run at least and at most, by what its
 // clients saw from its create to its delete. Both are exact: a meter outside of them is
-// wrong. Time in which a fault may have ended a Boot counts for the second one only.
-func UsageBounds(sandbox string, all []Operation) (least, most time.Duration) {
+// wrong. Time in which a fault may have ended a Boot counts for the second one only, as does the
+// time unseen before it: a Sandbox that is lost with its Node is charged until the Node last
+// renewed its Lease.
+func UsageBounds(sandbox string, all []Operation, unseen time.Duration) (least, most time.Duration) {
 	var ops []Operation
 	for _, o := range all {
 		if o.In.Sandbox == sandbox {
@@ -46,6 +48,9 @@ func UsageBounds(sandbox string, all []Operation) (least, most time.Duration) {
 			}
 			toReturn = o.Return
 		case Pause, Rollback, Loss:
+			if o.In.Kind == Loss {
+				o.Call -= unseen
+			}
 			late := o.Call
 			if o.Out.Unknown {
 				late += lateUsage
@@ -57,6 +62,7 @@ func UsageBounds(sandbox string, all []Operation) (least, most time.Duration) {
 	if toReturn == 0 {
 		return 0, 0
 	}
+	slices.SortFunc(off, func(a, b Operation) int { return cmp.Compare(a.Call, b.Call) })
 	least = to - from
 	reached := from
 	for _, o := range off {

@@ -21,6 +21,7 @@ type nodeRow struct {
 	declared int64
 	// fenceUntil is the end of the Lease that was renewed with FenceAfter, as versionUntil.
 	fenceUntil time.Time
+	renewed    time.Time // when the Lease was renewed; an earlier program does not set it
 	clock      int64
 }
 
@@ -39,12 +40,13 @@ var nodeTable = newTable("nodes", func(n *nodeRow, c *columns) {
 	c.add("given_up_epoch", &n.LostEpoch)
 	c.add("fence_after", (*span)(&n.FenceAfter))
 	c.add("fence_until", (*moment)(&n.fenceUntil))
+	c.add("renewed_at", (*moment)(&n.renewed))
 	c.compute(clockName, &n.clock)
 })
 
 func scanNode(scan func(...any) error) (sandbox.NodeRecord, error) {
 	n, err := scanNodeRow(scan)
-	n.LeaseLeft = n.until.Sub(clockAt(n.clock))
+	n.LeaseLeft, n.LeaseAge = n.until.Sub(clockAt(n.clock)), clockAt(n.clock).Sub(n.renewed)
 	n.Lost = n.LeaseLeft <= 0 && n.declared == max(n.Epoch, 1)
 	if !n.versionUntil.Equal(n.until) {
 		n.Version = ""
@@ -81,7 +83,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 		if err != nil {
 			return err
 		}
-		row.Epoch, row.until = 1, now.Add(life)
+		row.Epoch, row.until, row.renewed = 1, now.Add(life), now
 		old, err := one(st.nodeNow.QueryRow(n.Name), scanNodeRow, func() error { return sandbox.Errorf(sandbox.NotFound, "no such node") })
 		other := old.Holder != n.Holder && old.Holder != "" // earlier versions had none
 		expired := !now.Before(old.until)
@@ -109,7 +111,7 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 	if err != nil {
 		return sandbox.NodeRecord{}, err
 	}
-	row.LeaseLeft, row.Lost = life, false
+	row.LeaseLeft, row.LeaseAge, row.Lost = life, 0, false
 	return row.NodeRecord, nil
 }
 

@@ -662,7 +662,7 @@ func leases(t *testing.T, st sandbox.Store) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.Epoch, n.LeaseLeft, n.LostEpoch = wantEpoch, life, lostEpoch
+		n.Epoch, n.LeaseLeft, n.LeaseAge, n.LostEpoch = wantEpoch, life, 0, lostEpoch
 		if got != n {
 			t.Errorf("RenewLease = %+v, want %+v", got, n)
 		}
@@ -678,7 +678,11 @@ func leases(t *testing.T, st sandbox.Store) {
 		if err != nil || len(got) != 2 || got[i].LeaseLeft > want.LeaseLeft || got[i].LeaseLeft < want.LeaseLeft-time.Minute {
 			t.Fatalf("Nodes = %+v, %v, want %+v", got, err, []sandbox.NodeRecord{a, b})
 		}
-		if got[i].LeaseLeft = want.LeaseLeft; got[i] != want {
+		if age := got[i].LeaseAge; age < 0 || age > time.Minute {
+			t.Errorf("a lease that was just renewed is %v old", age)
+		}
+		got[i].LeaseLeft, got[i].LeaseAge = want.LeaseLeft, want.LeaseAge
+		if got[i] != want {
 			t.Errorf("Nodes has %+v, want %+v", got[i], want)
 		}
 	}
