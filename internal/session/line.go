@@ -170,6 +170,7 @@ func (l *line) pass() {
 // roomPatience, in the line. A Sandbox that starts from a Snapshot does not wait: it is
 // tied to the Node that keeps the Snapshot, or is copied to another one.
 func (m *Manager) startInTurn(ctx context.Context, sb sandbox.Sandbox, nodes []string, quota sandbox.Quota) (_ sandbox.Sandbox, pooled bool, err error) {
+	m.awaitVolumes(ctx, sb)
 	tied := sb.Snapshot != ""
 	if tied || m.line.isEmpty() {
 		sb, pooled, err = m.start(ctx, sb, nodes, quota)

@@ -70,13 +70,15 @@ func (m *Manager) drainVolumes(ctx context.Context, tried *retries) error {
 // the Volume moves.
 func (m *Manager) beginMove(ctx context.Context, id string) (end func(), err error) {
 	release := m.hold(id)
+	ended := make(chan struct{})
 	m.mu.Lock()
-	m.carried[id] = true
+	m.carried[id] = ended
 	m.mu.Unlock()
 	end = func() {
 		m.mu.Lock()
 		delete(m.carried, id)
 		m.mu.Unlock()
+		close(ended)
 		release()
 	}
 	_, active, err := m.store.VolumeUses(ctx, id)
@@ -90,12 +92,35 @@ func (m *Manager) beginMove(ctx context.Context, id string) (end func(), err err
 	return end, nil
 }
 
+// carriedPatience is how long a start waits for the move of a Volume.
+const carriedPatience = 30 * time.Second
+
 // isCarried reports whether a Volume is being moved. Only the process that leads moves
 // Volumes, and starts Sandboxes.
 func (m *Manager) isCarried(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.carried[id]
+	return m.carried[id] != nil
+}
+
+// awaitVolumes waits for carriedPatience until no Volume of sb is being moved. A start that is
+// recorded calls it before it takes a turn that others wait for. Then no other move begins.
+func (m *Manager) awaitVolumes(ctx context.Context, sb sandbox.Sandbox) {
+	ctx, cancel := context.WithTimeout(ctx, carriedPatience)
+	defer cancel()
+	for _, mount := range sb.Volumes {
+		m.mu.Lock()
+		ended := m.carried[mount.Volume]
+		m.mu.Unlock()
+		if ended == nil {
+			continue
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return // the start says so
+		}
+	}
 }
 
 // moveVolume moves a Volume, which no Sandbox uses, to another Node. Its record says first

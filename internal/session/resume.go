@@ -230,6 +230,7 @@ func resumeFrom(s *sandbox.Sandbox, snap sandbox.Snapshot) error {
 // startFrom starts the Boot of a resuming Sandbox, and records it as running. On error it
 // returns the record of the attempt, and whether the Boot started.
 func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, started bool, _ error) {
+	m.awaitVolumes(ctx, sb)
 	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
 	if err != nil {
 		return sb, false, err

@@ -171,7 +171,7 @@ type Manager struct {
 	creating map[string]*creation     // by Sandbox ID
 	moving   map[string]bool          // Sandboxes that pause, resume or are saved
 	leaving  map[string]chan struct{} // by Sandbox ID; closed once the Boot of the paused Sandbox is gone
-	carried  map[string]bool          // Volumes that move to another Node
+	carried  map[string]chan struct{} // Volumes that move to another Node, by ID; closed once they have
 	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
 	known    map[string]sandbox.NodeRecord // Nodes by name, as watchNodes last saw them
@@ -244,7 +244,7 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 		creating:    map[string]*creation{},
 		moving:      map[string]bool{},
 		leaving:     map[string]chan struct{}{},
-		carried:     map[string]bool{},
+		carried:     map[string]chan struct{}{},
 		held:        map[string]int{},
 		absent:      map[absentBoot]time.Time{},
 	}

@@ -291,15 +291,15 @@ func (m *Manager) checkHomes(volumes []sandbox.VolumeBinding) error {
 func (m *Manager) bindVolumes(ctx context.Context, sb sandbox.Sandbox) ([]sandbox.VolumeBinding, error) {
 	var all []sandbox.VolumeBinding
 	for _, mount := range sb.Volumes {
+		if m.isCarried(mount.Volume) { // before its home is read
+			return nil, movingVolume(mount.Name)
+		}
 		v, err := m.GetVolume(ctx, sb.Tenant, mount.Volume)
 		if errors.Is(err, sandbox.NotFound) {
 			return nil, sandbox.Errorf(sandbox.Conflict, "the volume %s (%s) is gone", mount.Name, mount.Volume)
 		}
 		if err != nil {
 			return nil, err
-		}
-		if m.isCarried(v.ID) {
-			return nil, movingVolume(mount.Name)
 		}
 		b := sandbox.VolumeBinding{VolumeSpec: specOf(v), Path: mount.Path}
 		if v.Node != sb.Boot.Node {

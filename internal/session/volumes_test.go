@@ -519,10 +519,13 @@ func TestVolumeMovesAlone(t *testing.T) {
 		broken.Store(true)
 		w.nodes.fail(func(f *faults) {
 			f.onImportVolume = func(ctx context.Context, _ sandbox.VolumeSpec) error {
-				during = append(during,
-					codetest.ErrOf(w.m.Resume(ctx, "t", sb.ID)),
-					codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})),
-					codetest.ErrOf(w.m.DeleteVolume(ctx, "t", v.ID)))
+				errs := make(chan error, 3)
+				go func() { errs <- codetest.ErrOf(w.m.Resume(ctx, "t", sb.ID)) }()
+				go func() {
+					errs <- codetest.ErrOf(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}}))
+				}()
+				go func() { errs <- codetest.ErrOf(w.m.DeleteVolume(ctx, "t", v.ID)) }()
+				during = append(during, <-errs, <-errs, <-errs)
 				if broken.Load() {
 					return sandbox.Errorf(sandbox.Unavailable, "the node broke")
 				}
@@ -530,6 +533,9 @@ func TestVolumeMovesAlone(t *testing.T) {
 			}
 		})
 		w.moveAway("a")
+		for w.homeOf(v.ID).LeftOn != "" { // the next attempt has begun
+			w.pass(time.Second)
+		}
 		if at := w.homeOf(v.ID); at != (sandbox.VolumePlace{Node: "a"}) {
 			t.Errorf("after a failure it is at %+v", at)
 		}
@@ -548,6 +554,36 @@ func TestVolumeMovesAlone(t *testing.T) {
 		back, err := w.m.Resume(ctx, "t", sb.ID)
 		if err != nil || w.nodes.readFile(back, "/data") != "kept" {
 			t.Errorf("it resumed as %+v, %v", back, err)
+		}
+	})
+}
+
+// A start that finds its Volume moving waits, and mounts it where it is then.
+func TestStartAwaitsItsVolume(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		v := w.volume("v")
+		sb := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: v.ID, Path: "/data"}}})
+		w.nodes.writeFile(sb, "/data", "kept")
+		if _, err := w.m.Pause(t.Context(), "t", sb.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		resumed := make(chan error, 1)
+		w.nodes.fail(func(f *faults) {
+			f.onImportVolume = func(context.Context, sandbox.VolumeSpec) error {
+				go func() { resumed <- codetest.ErrOf(w.m.Resume(t.Context(), "t", sb.ID)) }()
+				time.Sleep(20 * time.Second) // less than a start waits
+				return nil
+			}
+		})
+		w.moveAway("a")
+		if err := <-resumed; err != nil {
+			t.Fatal(err)
+		}
+		if at := w.homeOf(v.ID); at != (sandbox.VolumePlace{Node: "b"}) {
+			t.Errorf("it is at %+v", at)
+		}
+		if got := w.nodes.readFile(w.record(sb.ID), "/data"); got != "kept" {
+			t.Errorf("it has %q", got)
 		}
 	})
 }
