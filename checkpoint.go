@@ -29,8 +29,10 @@ func (s *Sandbox) Survives(cause Cause) bool {
 }
 
 // Restore moves s, whose Boot was lost at at, to Paused in its Snapshot and to the next
-// Timeline. If OnTimeout ends s, its Deadline stays unchanged.
+// Timeline. If OnTimeout ends s, its Deadline stays unchanged, unless s was just being
+// paused: then that Deadline was the one of the pause, and s gets a new one.
 func (s *Sandbox) Restore(at, now time.Time) error {
+	pausing := s.State == Pausing
 	if err := s.To(Paused); err != nil {
 		return err
 	}
@@ -44,8 +46,11 @@ func (s *Sandbox) Restore(at, now time.Time) error {
 	}
 	s.Boot.ID = ""
 	s.Timeline++
-	if pauses, _ := s.OnTimeout.Pauses(); pauses {
+	switch pauses, _ := s.OnTimeout.Pauses(); {
+	case pauses:
 		s.Deadline = now.Add(PausedLife)
+	case pausing:
+		s.Deadline = s.Bounded(now.Add(s.Timeout))
 	}
 	return nil
 }

@@ -94,6 +94,10 @@ func (m *Manager) trackAll(ctx context.Context) bool {
 }
 
 func (m *Manager) endIdleOne(ctx context.Context, id string) error {
+	if m.isMoving(id) { // others must not wait for that
+		m.idle.postpone(id, now().Add(checkpointLater))
+		return nil
+	}
 	due := func(sb sandbox.Sandbox) bool {
 		return sb.IdleTimeout > 0 && m.idle.isDue(id, now())
 	}
@@ -159,6 +163,16 @@ func (i *idle) use(id string) {
 	defer i.mu.Unlock()
 	if k, ok := i.byID[id]; ok {
 		k.used = now()
+		i.byID[id] = k
+	}
+}
+
+// postpone makes a Sandbox due at a time, unless it is used before.
+func (i *idle) postpone(id string, due time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if k, ok := i.byID[id]; ok {
+		k.used = due.Add(-k.timeout - idleMargin)
 		i.byID[id] = k
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 func (w *world) used(uses ...sandbox.Use) {
@@ -45,6 +46,32 @@ func TestIdleEnds(t *testing.T) {
 		w.pass(time.Minute)
 		if w.cause(used.ID) != sandbox.CauseIdle || w.cause(never.ID) != "" {
 			t.Errorf("after two minutes: %q, %q", w.cause(used.ID), w.cause(never.ID))
+		}
+	})
+}
+
+// A Sandbox that is being saved when its idle time ends is due a little later. Others do not
+// wait for it.
+func TestIdleWhileSaved(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		defer w.stop()
+		saved := w.create("t", sandbox.CreateRequest{IdleTimeout: time.Minute, Timeout: time.Hour})
+		other := w.create("u", sandbox.CreateRequest{IdleTimeout: 2 * time.Minute, Timeout: time.Hour})
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { time.Sleep(4 * time.Minute); return nil }
+		})
+		done := make(chan error, 1)
+		go func() {
+			done <- codetest.ErrOf(w.m.TakeSnapshot(t.Context(), "t", saved.ID, sandbox.SnapshotRequest{}))
+		}()
+		w.pass(3 * time.Minute)
+		if w.cause(saved.ID) != "" || w.cause(other.ID) != sandbox.CauseIdle {
+			t.Errorf("during the save: %q, %q", w.cause(saved.ID), w.cause(other.ID))
+		}
+		w.pass(2*time.Minute + 10*time.Second) // a snapshot is a use
+		if err := <-done; err != nil || w.cause(saved.ID) != sandbox.CauseIdle {
+			t.Errorf("after the save: %q, %v", w.cause(saved.ID), err)
 		}
 	})
 }

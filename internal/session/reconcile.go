@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -79,6 +80,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 		live[sb.ID] = true
 	}
 	m.tails.sweep(live)
+	m.forgetAbsent(records)
 	byNode := map[string][]sandbox.Sandbox{}
 	for _, n := range nodes {
 		byNode[n.Name] = nil
@@ -143,7 +145,13 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	for _, sb := range records {
 		b, ok := there[refOf(sb)]
 		work.do(func() error { return m.reconcileRecord(ctx, sb, ok, gone) })
-		if sb.MayRun && !runs[sb.ID] && gone.cause != sandbox.CauseNodeLost {
+		switch {
+		case !sb.MayRun || gone.cause == sandbox.CauseNodeLost:
+		case runs[sb.ID]:
+			m.mu.Lock()
+			delete(m.absent, absentBoot{sb.ID, sb.Boot.Number})
+			m.mu.Unlock()
+		default:
 			work.do(func() error { return m.runsNot(ctx, sb, at) })
 		}
 		if ok && sb.State == sandbox.Running && b.Revision != sb.Revision {
@@ -180,6 +188,19 @@ const startsEnd = resumeLimit + time.Minute
 type absentBoot struct {
 	sandbox string
 	number  int64
+}
+
+// forgetAbsent forgets Boots that were absent and do not matter any more.
+func (m *Manager) forgetAbsent(records []sandbox.Sandbox) {
+	may := map[absentBoot]bool{}
+	for _, sb := range records {
+		if sb.MayRun {
+			may[absentBoot{sb.ID, sb.Boot.Number}] = true
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.absent, func(b absentBoot, _ time.Time) bool { return !may[b] })
 }
 
 // runsNot records that no Boot of sb, which is paused, is on its Node, once the Node has not

@@ -416,6 +416,29 @@ func TestNodeEnded(t *testing.T) {
 	})
 }
 
+// While a Node's end waits for a pause or a move of one of its Sandboxes, that may succeed. Then
+// the Sandbox does not end with its Node.
+func TestNodeEndedAfterAPause(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.fail(func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { time.Sleep(time.Minute); return nil }
+		})
+		paused := make(chan error, 1)
+		go func() { paused <- codetest.ErrOf(w.m.Pause(t.Context(), "t", sb.ID, false)) }()
+		w.pass(time.Second)
+		if n, err := w.m.NodeEnded(t.Context(), local, ""); n != 0 || err != nil {
+			t.Errorf("NodeEnded = %d, %v", n, err)
+		}
+		if err := <-paused; err != nil {
+			t.Error(err)
+		}
+		if now := w.record(sb.ID); now.State != sandbox.Paused {
+			t.Errorf("it is %s, %+v", now.State, now.Ended)
+		}
+	})
+}
+
 // The session length quota bounds each run of a Sandbox. A resume starts a new run.
 func TestSessionLength(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

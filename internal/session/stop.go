@@ -1,10 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
@@ -18,16 +20,22 @@ func (m *Manager) End(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	return m.endLive(ctx, sb.ID, loss{cause: cause})
+	return m.endLive(ctx, sb.ID, loss{cause: cause}, nil)
 }
 
-// endLive ends a Sandbox that may still be starting.
-func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandbox, error) {
+// endLive ends a Sandbox that may still be starting. It does nothing if still is not nil and
+// returns false for the current record.
+func (m *Manager) endLive(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
+	if still != nil {
+		if sb, err := m.store.SandboxByID(ctx, id); err != nil || !still(sb) {
+			return sb, err
+		}
+	}
 	first, err := m.abandon(ctx, id, l.cause)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	sb, err := m.endLost(ctx, id, l, nil)
+	sb, err := m.endLost(ctx, id, l, still)
 	switch {
 	case first && errors.Is(err, sandbox.NotFound):
 		return m.store.SandboxByID(ctx, id) // the cancelled create ended it
@@ -74,24 +82,26 @@ func (m *Manager) endOn(ctx context.Context, nodes []sandbox.NodeRecord, on func
 	if err != nil {
 		return 0, err
 	}
-	byName := map[string]sandbox.NodeRecord{}
+	ran := map[string]time.Time{}
 	for _, n := range nodes {
-		byName[n.Name] = n
+		ran[n.Name] = vouched(n)
 	}
+	there := func(sb sandbox.Sandbox) bool { return sb.State != sandbox.Paused && on(sb.Boot.Node) }
 	var ended atomic.Int64
 	work := newGroup()
 	for _, sb := range records {
-		if sb.State == sandbox.Paused || !on(sb.Boot.Node) {
+		if !there(sb) {
 			continue
 		}
 		work.do(func() error {
 			l := l
-			l.ran = vouched(byName[sb.Boot.Node])
-			_, err := m.endLive(ctx, sb.ID, l)
+			l.ran = cmp.Or(ran[sb.Boot.Node], lastCounted)
+			// It may have gone on elsewhere, or been paused, while others ended.
+			now, err := m.endLive(ctx, sb.ID, l, there)
 			if errors.Is(err, sandbox.NotFound) {
 				return nil // already ended
 			}
-			if err == nil {
+			if err == nil && now.State == sandbox.Ended {
 				ended.Add(1)
 			}
 			return err

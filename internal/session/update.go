@@ -154,6 +154,9 @@ const againLimit = 2 * time.Second
 // resendRecord sends the current record to a Boot with an old Revision or a reverted record.
 // A Boot's refusal does not fail reconciling: the next pass retries.
 func (m *Manager) resendRecord(ctx context.Context, id string) error {
+	if m.isMoving(id) { // reconciling must not wait for that, and looks again
+		return nil
+	}
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {
 		return err
