@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 )
 
@@ -122,28 +124,65 @@ func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // takes. Time that the reader spends elsewhere does not count.
 type body struct {
 	io.ReadCloser
-	w      *writer
-	max    int64 // bytes; negative: no bound
+	w   *writer
+	max int64 // bytes; negative: no bound
+	// whole is the most bytes that its reader holds in memory at once; zero: it passes the
+	// body on, or counts for itself.
+	whole  int64
+	ctx    context.Context // of the request
 	read   int64
 	waited time.Duration
 	ended  bool // it was read to its end, or failed
 	cut    bool // a read timed out
 }
 
-// newBody bounds the body of r. It returns TooLarge when the Content-Length exceeds the
+// newBody bounds the body of r. A body with a bound is held in memory. newBody returns TooLarge when the Content-Length exceeds the
 // bound.
 func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return http.NoBody, nil
 	}
-	b := &body{ReadCloser: r.Body, w: w, max: max}
+	b := &body{ReadCloser: r.Body, w: w, max: max, ctx: r.Context()}
 	if max >= 0 && r.ContentLength > max {
 		return nil, b.tooLarge()
 	}
+	b.gather(r, max)
 	w.body = b
 	// For the part that the handler leaves unread: the server reads it afterwards.
 	_ = w.flow.SetReadDeadline(time.Now().Add(stalledTime)) // not all writers can
 	return b, nil
+}
+
+// bodyCopies is the memory that the body of a request takes, in multiples of its size: as
+// received, as parsed, and as what is sent on.
+const bodyCopies = 3
+
+// bodySmall is the most bytes of a body that are not counted.
+const bodySmall = 256 << 10
+
+// gather says that the reader of the body of r holds all of it in memory, most bytes if its
+// length is not known. Then it counts as memory of its Tenant until the request is over, from
+// the moment that it has more than bodySmall bytes. So a client cannot make the server hold
+// much by sending all of many bodies but their ends.
+func (b *body) gather(r *http.Request, most int64) {
+	b.whole = max(most, 0)
+	if r.ContentLength >= 0 {
+		b.whole = min(b.whole, r.ContentLength)
+	}
+}
+
+// hold counts the body as memory once it is large.
+func (b *body) hold() error {
+	if b.whole <= bodySmall || b.read <= bodySmall {
+		return nil
+	}
+	err := spool.HoldToTheEnd(b.ctx, bodyCopies*b.whole)
+	b.whole = 0
+	if err != nil {
+		b.cut = true
+		b.w.Header().Set("Connection", "close")
+	}
+	return err
 }
 
 func (b *body) tooLarge() error {
@@ -176,7 +215,11 @@ func (b *body) Read(p []byte) (int, error) {
 		b.cut = true
 		b.w.Header().Set("Connection", "close")
 		return n, sandbox.Errorf(sandbox.Invalid, "the body came too slowly").WithCause(err)
-	case err != nil && !b.ended:
+	}
+	if err := b.hold(); err != nil {
+		return n, err
+	}
+	if err != nil && !b.ended {
 		b.ended = true
 		// From here on the server watches the connection, without a deadline.
 		_ = b.w.flow.SetReadDeadline(time.Time{}) // not all writers can

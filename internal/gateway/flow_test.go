@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // pipe serves one handler over a connection in memory, so that a test can have
@@ -70,6 +71,58 @@ func TestSilentBody(t *testing.T) {
 		io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nsome")
 		if err := <-result; !errors.Is(err, sandbox.Invalid) || time.Since(start) != stalledTime {
 			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+	})
+}
+
+// Bodies that are held in memory count against the share of their Tenant, so that one that
+// sends all of its bodies but their ends does not fill the memory of the server.
+func TestBodiesInMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory := spool.NewMemory(2*bodyCopies<<20, bodyCopies<<20)
+		send := func(tenant, head string, n int) (net.Conn, <-chan error) {
+			result := make(chan error, 1)
+			conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
+				ctx, release := memory.With(r.Context(), tenant)
+				defer release()
+				out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
+				b, err := newBody(out, r.WithContext(ctx), 1<<20)
+				if err == nil {
+					_, err = io.ReadAll(b)
+				}
+				result <- err
+			})
+			go io.Copy(io.Discard, conn)
+			go io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\n"+head+string(make([]byte, n)))
+			return conn, result
+		}
+		const sized, most = "Content-Length: 1048576\r\n\r\n", 1<<20 - 1
+		conn, held := send("a", sized, most)
+		synctest.Wait()
+		for name, tt := range map[string]struct {
+			tenant, head string
+			n            int
+			want         sandbox.Code
+		}{
+			"the next one":              {"a", sized, 1 << 20, sandbox.Exhausted},
+			"one of unknown length":     {"a", "Transfer-Encoding: chunked\r\n\r\n80000\r\n", 0x80000, sandbox.Exhausted},
+			"a small one":               {"a", "Content-Length: 1000\r\n\r\n", 1000, ""},
+			"one of another tenant":     {"b", sized, 1 << 20, ""},
+			"another one of that, next": {"b", sized, 1 << 20, ""},
+		} {
+			_, result := send(tt.tenant, tt.head, tt.n)
+			if err := <-result; sandbox.CodeOf(err) != tt.want {
+				t.Errorf("%s: %v, want %q", name, err, tt.want)
+			}
+		}
+		io.WriteString(conn, "x")
+		if err := <-held; err != nil {
+			t.Error(err)
+		}
+		_, result := send("a", sized, 1<<20)
+		if err := <-result; err != nil {
+			t.Errorf("after its end: %v", err)
 		}
 	})
 }

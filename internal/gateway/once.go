@@ -52,6 +52,9 @@ func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.
 	if err := checkIdempotencyKeys(keys); err != nil {
 		return err
 	}
+	if b, ok := r.Body.(*body); ok {
+		b.gather(r, maxIdempotentBody)
+	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxIdempotentBody+1))
 	switch {
 	case err != nil:

@@ -148,9 +148,13 @@ func (i *idle) track(sb sandbox.Sandbox) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.byID[sb.ID] = idleness{tenant: sb.Tenant, timeout: sb.IdleTimeout, used: now()}
-	if sb.IdleTimeout <= 0 {
-		return
+	if sb.IdleTimeout > 0 {
+		i.look()
 	}
+}
+
+// look makes wait return.
+func (i *idle) look() {
 	select {
 	case i.wake <- struct{}{}:
 	default:
@@ -174,6 +178,7 @@ func (i *idle) postpone(id string, due time.Time) {
 	if k, ok := i.byID[id]; ok {
 		k.used = due.Add(-k.timeout - idleMargin)
 		i.byID[id] = k
+		i.look()
 	}
 }
 

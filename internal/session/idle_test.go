@@ -69,7 +69,7 @@ func TestIdleWhileSaved(t *testing.T) {
 		if w.cause(saved.ID) != "" || w.cause(other.ID) != sandbox.CauseIdle {
 			t.Errorf("during the save: %q, %q", w.cause(saved.ID), w.cause(other.ID))
 		}
-		w.pass(2*time.Minute + 10*time.Second) // a snapshot is a use
+		w.pass(time.Minute + 10*time.Second)
 		if err := <-done; err != nil || w.cause(saved.ID) != sandbox.CauseIdle {
 			t.Errorf("after the save: %q, %v", w.cause(saved.ID), err)
 		}

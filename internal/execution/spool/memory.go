@@ -121,7 +121,7 @@ func tooMuch(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := sandbox.Errorf(sandbox.Exhausted, "too many large answers are in progress; read them, or request less at a time")
+	err := sandbox.Errorf(sandbox.Exhausted, "too many large requests and answers are in progress; read the answers, or send and request less at a time")
 	err.RetryAfter = retryAfter
 	return err
 }
