@@ -198,6 +198,7 @@ func TestSnapshotMoveIsCutOff(t *testing.T) {
 			onTwo(t, func(t *testing.T, w *world) {
 				ctx := t.Context()
 				snap, isOn := w.keptSnapshot()
+				w.pass(time.Second) // sweeps after the end of its sandbox
 				if err := w.store.BeginSnapshotMove(ctx, snap, "b"); err != nil {
 					t.Fatal(err)
 				}
