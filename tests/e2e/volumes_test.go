@@ -108,6 +108,47 @@ func TestVolumeAcrossPauses(t *testing.T) {
 	}
 }
 
+// Asynchronous reads of a volume (io_submit) are in flight at each moment, when a sandbox is
+// saved and continues, and when it is paused.
+func TestVolumePausesDuringAsyncReads(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "volumeaio")
+	makeVolume(t, c, "asked", 64)
+	s := c.Create(t, at("asked", "/data"))
+	output(t, c, s.ID, "python", `import ctypes, os, struct, threading
+libc = ctypes.CDLL(None, use_errno=True)
+io_setup, io_getevents, io_submit = 206, 208, 209
+with open('/data/file', 'wb') as f: f.write(os.urandom(1 << 20))
+f = os.open('/data/file', os.O_RDONLY)
+reads, failed = 0, []
+def read():
+    global reads
+    aio = ctypes.c_ulong(0)
+    if libc.syscall(io_setup, 16, ctypes.byref(aio)) < 0:
+        failed.append(ctypes.get_errno())
+    buf, events = ctypes.create_string_buffer(1 << 16), ctypes.create_string_buffer(32 * 16)
+    cb = ctypes.create_string_buffer(struct.pack('<QIIHhIQQqQII', 0, 0, 0, 0, 0, f, ctypes.addressof(buf), 1 << 16, 0, 0, 0, 0))
+    all = (ctypes.c_void_p * 8)(*[ctypes.addressof(cb)] * 8)
+    while not failed:
+        n = libc.syscall(io_submit, aio, ctypes.c_long(8), all)
+        got = 0
+        while 0 < n > got:
+            got += max(libc.syscall(io_getevents, aio, ctypes.c_long(1), ctypes.c_long(16), events, None), 0)
+        if n < 0:
+            failed.append(ctypes.get_errno())
+        reads += n
+for _ in range(4): threading.Thread(target=read, daemon=True).start()
+`)
+	for range 3 {
+		c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/snapshots", rig.Body{}, nil)
+	}
+	act(t, c, s.ID, "pause", rig.Body{})
+	act(t, c, s.ID, "resume", rig.Body{})
+	if got := c.Run(t, s.ID, "python", "import time\nwas = reads\ntime.sleep(1)\nprint(failed, reads > was)", nil); got.Stdout != "[] True\n" {
+		t.Errorf("afterwards it says %s", got)
+	}
+}
+
 // File operations that are in flight when the server is killed wait for the next one. It
 // may repeat an operation, so operations are idempotent.
 func TestVolumeOutlivesServer(t *testing.T) {
