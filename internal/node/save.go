@@ -86,18 +86,21 @@ func (n *Node) setPaused(b *boot, paused bool) {
 // save freezes b first if it is to stay frozen: the saved state must contain all that b
 // did.
 func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandbox.SaveRequest) (sandbox.Saved, error) {
+	var saved sandbox.Saved
+	var err error
 	if r.Freeze {
-		if err := engine.Freeze(ctx, b.id); err != nil {
-			return sandbox.Saved{}, err
-		}
+		err = engine.Freeze(ctx, b.id)
 	}
-	saved, err := engine.Save(ctx, b.id, r.Snapshot, r.Memory)
+	if err == nil {
+		saved, err = engine.Save(ctx, b.id, r.Snapshot, r.Memory)
+	}
 	if err == nil {
 		n.share(ctx, r.Snapshot, r.Boot.Tenant)
 	}
 	if err == nil || !r.Freeze {
 		return saved, err
 	}
+	// A freeze that failed may have stopped it all the same.
 	undo, cancel := uncancelled(ctx)
 	defer cancel()
 	if thawErr := engine.Thaw(undo, b.id); thawErr != nil {

@@ -45,6 +45,7 @@ func TestHost(t *testing.T) {
 		"files do not count as memory":             filesAreNotMemory,
 		"the disk quota holds and can be freed":    diskQuota,
 		"how a boot stands is found out":           unsureStand,
+		"thawed without a record":                  thawUnrecorded,
 		"stopped processes stay stopped":           heldProcesses,
 		"a guest does not let itself be looked at": silentGuest,
 		"saved while programs start":               savedWhileStarting,

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -221,6 +222,23 @@ func TestPackOnce(t *testing.T) {
 	for _, bad := range []sentryhost.CacheRequest{{Bytes: -1}, {PackAfterSeconds: -1}} {
 		if err := h.setCache(bad); !errors.Is(err, sandbox.Invalid) {
 			t.Errorf("a cache of %+v: %v", bad, err)
+		}
+	}
+}
+
+// A deletion removes what one before has left when it failed, also if the state itself is gone.
+func TestDeletionAfterAFailedOne(t *testing.T) {
+	h := packHost(t)
+	for _, there := range []bool{true, false} {
+		m := stateWith(t, h, pages(1, 5), "t")
+		left := filepath.Join(h.cfg.Saved, asidePrefix+m.Name+"-gone")
+		must(t, os.MkdirAll(filepath.Join(left, "more"), 0o700))
+		if !there {
+			must(t, os.RemoveAll(h.savedDir(m.Name)))
+		}
+		must(t, h.deleteSaved(m.Name))
+		if all, err := os.ReadDir(h.cfg.Saved); err != nil || slices.ContainsFunc(all, func(e os.DirEntry) bool { return strings.Contains(e.Name(), m.Name) }) {
+			t.Errorf("left are %v, %v", all, err)
 		}
 	}
 }

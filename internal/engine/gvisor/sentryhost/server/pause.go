@@ -142,7 +142,7 @@ func (h *Host) thaw(id string) error {
 	if err := h.takeLayer(b); err != nil {
 		return err
 	}
-	return h.stand(b, func(rpc *sentry) error {
+	return h.goOn(b, func(rpc *sentry) error {
 		// All at once: when a process ends while another of its group is stopped,
 		// the sentry sends the whole group SIGHUP.
 		if r := h.recordOf(b); !r.Frozen {
@@ -182,19 +182,34 @@ func (h *Host) lockStand(b *boot) (unlock func()) {
 
 // stand calls do to stop or continue a Boot. If the sentry host ends meanwhile, the
 // record makes a later one check whether the Boot is stopped. The caller holds b.pausing.
-func (h *Host) stand(b *boot, do func(*sentry) error) error {
+func (h *Host) stand(b *boot, do func(*sentry) error) error { return h.recorded(b, do, false) }
+
+// goOn is stand for what may continue a Boot: a disk that others have filled must not keep it
+// stopped. A record that cannot be written is logged.
+func (h *Host) goOn(b *boot, do func(*sentry) error) error { return h.recorded(b, do, true) }
+
+// recorded is stand, or goOn with anyway.
+func (h *Host) recorded(b *boot, do func(*sentry) error, anyway bool) error {
 	rpc, err := connect(b.record.Socket, h.lookLimit)
 	if err != nil {
 		return sandbox.Errorf(sandbox.Unavailable, "the sentry of %s does not answer", b.record.ID).WithCause(err)
 	}
 	defer rpc.Close()
 	h.change(b, func(r *record) { r.Unsure = true })
-	if err := h.writeRecord(b); err != nil {
-		return err
+	unwritten := h.writeRecord(b)
+	if unwritten != nil && (!anyway || errors.Is(unwritten, sandbox.NotFound)) {
+		return unwritten
 	}
 	err = do(rpc)
 	h.change(b, func(r *record) { r.Unsure = err != nil })
-	return errors.Join(err, h.writeRecord(b))
+	unwritten = errors.Join(unwritten, h.writeRecord(b))
+	if !anyway {
+		return errors.Join(err, unwritten)
+	}
+	if unwritten != nil {
+		h.log.Error("recording whether a boot is stopped failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, unwritten)
+	}
+	return err
 }
 
 // recoverBoot brings a Boot into the state of its record, after an earlier sentry host
@@ -216,7 +231,7 @@ func (h *Host) recoverBoot(b *boot) {
 // recoverStand finds out whether such a Boot is stopped, and stops or continues it. If it
 // was being saved, its processes are continued.
 func (h *Host) recoverStand(b *boot) error {
-	return h.stand(b, func(rpc *sentry) error {
+	return h.goOn(b, func(rpc *sentry) error {
 		r := h.recordOf(b)
 		guest := []process{{pid: guestPid}}
 		rpc.limit = h.recoverLimit
@@ -519,7 +534,7 @@ func childrenFirst(parents map[int32]int32) []int32 {
 
 // processes asks the sentry for all processes of a Boot.
 func processes(rpc *sentry, id string) ([]process, error) {
-	var told []*control.Process
+	var told []control.Process // no pointers: the answer of a sentry that a guest controls may hold null
 	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &told); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}

@@ -111,6 +111,24 @@ func unsureStand(t *testing.T, r *rig) {
 	}
 }
 
+// A frozen Boot continues although its record cannot be written, as on a full disk.
+func thawUnrecorded(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	c := r.start(id, withMemory(256))
+	must(t, r.host.freeze(id))
+	inTheWay := filepath.Join(r.host.bootDir(r.host.boots[id].record.name()), sentryhost.RecordName+".new")
+	must(t, os.Mkdir(inTheWay, 0o700))
+	must(t, r.host.thaw(id))
+	if got := get(t, c, "/ping"); got != "pong" {
+		t.Errorf("ping = %q", got)
+	}
+	if err := r.host.freeze(id); err == nil || !answersWithin(t, c, patience) {
+		t.Errorf("it was frozen without a record: %v", err)
+	}
+	must(t, os.Remove(inTheWay))
+	must(t, r.host.stop(t.Context(), id))
+}
+
 // A save does not continue processes that were stopped before. A parent is stopped after
 // its children.
 func heldProcesses(t *testing.T, r *rig) {

@@ -430,6 +430,9 @@ func (h *Host) removeSaved(name string) error {
 		defer h.setDirty()
 	}
 	aside := filepath.Join(h.cfg.Saved, asidePrefix+name+"-gone")
+	if err := os.RemoveAll(aside); err != nil { // what a deletion that failed has left
+		return fmt.Errorf("delete a saved state: %w", err)
+	}
 	if err := os.Rename(h.savedDir(name), aside); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
