@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -248,6 +249,12 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox, sent ahe
 	if _, known := m.knownNode(sent.node); known && !m.isDraining(sent.node) && !m.isAway(sent.node) {
 		node = sent.node
 	}
+	done, err := m.copyTurn(ctx) // it is not frozen while others are copied
+	if err != nil {
+		return err
+	}
+	copied := sync.OnceFunc(done)
+	defer copied()
 	began := time.Now()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
@@ -266,7 +273,8 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox, sent ahe
 			return nil, err
 		}
 		snap = saved
-		there, used, err := m.copyOnce(ctx, snap, node, sent.on(node))
+		there, used, err := m.copyOnce(ctx, snap, node, prepared{base: sent.on(node), inTurn: true})
+		copied()
 		if err != nil {
 			return nil, err
 		}

@@ -178,7 +178,7 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
-	there, release, err := m.copyOnce(ctx, snap, node, "")
+	there, release, err := m.copyOnce(ctx, snap, node, prepared{})
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
@@ -220,10 +220,16 @@ func (m *Manager) placeElsewhere(ctx context.Context, needs sandbox.BootNeeds, p
 	return node, err
 }
 
+// prepared is what a copy need not wait for. The zero value: nothing.
+type prepared struct {
+	base   string // a Snapshot whose state was sent to the Node ahead; empty: none
+	inTurn bool   // the caller has a copyTurn
+}
+
 // copyOnce copies a Snapshot to a Node, or waits for the same copy that another start makes.
 // Sweeps keep the copy until release is called. The copy continues while at least one
-// caller waits. base is a Snapshot whose state was sent to the Node ahead; empty: none.
-func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node, base string) (_ sandbox.Snapshot, release func(), _ error) {
+// caller waits.
+func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node string, prepared prepared) (_ sandbox.Snapshot, release func(), _ error) {
 	key := copyKey{snap.ID, node}
 	m.mu.Lock()
 	c := m.copies.made[key]
@@ -231,7 +237,7 @@ func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node, bas
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyLimit)
 		c = &snapshotCopy{cancel: cancel, done: make(chan struct{})}
 		m.copies.made[key] = c
-		m.stopping.Go(func() { m.makeCopy(work, key, c, snap, base) })
+		m.stopping.Go(func() { m.makeCopy(work, key, c, snap, prepared) })
 	}
 	c.users++
 	m.mu.Unlock()
@@ -265,7 +271,7 @@ func (m *Manager) copyOnce(ctx context.Context, snap sandbox.Snapshot, node, bas
 }
 
 // makeCopy makes a copy, and keeps sweeps from it until its last user has left.
-func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, snap sandbox.Snapshot, base string) {
+func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, snap sandbox.Snapshot, prepared prepared) {
 	began := time.Now()
 	to := snap
 	to.ID, to.Parent = sandbox.NewSnapshotID(), snap.ID
@@ -273,7 +279,7 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 	to.State, to.CreatedAt, to.Node = sandbox.SnapshotSaving, now(), key.node
 	to.Bytes, to.Build, to.Digest, to.CPU, to.Version = 0, "", "", "", 0
 	unhold := m.hold(to.ID)
-	made, err := m.copyState(ctx, snap, to, base)
+	made, err := m.copyState(ctx, snap, to, prepared)
 	if err == nil {
 		m.log.InfoContext(ctx, "copied a saved state to another node", telemetry.KeySnapshot, to.ID, "copy_of", snap.ID, telemetry.KeyNode, to.Node,
 			"from", snap.Node, "bytes", made.Bytes, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
@@ -295,20 +301,22 @@ func (m *Manager) makeCopy(ctx context.Context, key copyKey, c *snapshotCopy, sn
 // copyState records the copy to of a Snapshot, and makes its state: from the Node of the
 // Snapshot, or from its replica if that Node is away or has lost it. If that fails, a sweep
 // deletes the rest.
-func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot, base string) (sandbox.Snapshot, error) {
-	done, err := m.copyTurn(ctx)
-	if err != nil {
-		return sandbox.Snapshot{}, err
+func (m *Manager) copyState(ctx context.Context, from, to sandbox.Snapshot, prepared prepared) (sandbox.Snapshot, error) {
+	if !prepared.inTurn {
+		done, err := m.copyTurn(ctx)
+		if err != nil {
+			return sandbox.Snapshot{}, err
+		}
+		defer done()
 	}
-	defer done()
-	to, err = m.store.InsertSnapshot(ctx, to)
+	to, err := m.store.InsertSnapshot(ctx, to)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
 	err = sandbox.Errorf(sandbox.Unavailable, "the node of the snapshot is away")
 	if !m.isAway(from.Node) {
 		var copied sandbox.Snapshot
-		if copied, err = m.carry(ctx, from, to, base); !isOutOfReach(err) {
+		if copied, err = m.carry(ctx, from, to, prepared.base); !isOutOfReach(err) {
 			return copied, err
 		}
 	}

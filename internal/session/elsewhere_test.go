@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/codetest"
 )
 
 // onTwo runs a test over the Nodes a and b, with a Manager that runs.
@@ -309,6 +310,43 @@ func (w *world) setDraining(node string, draining bool) {
 		w.t.Fatal(err)
 	}
 	w.pass(2 * nodesEvery)
+}
+
+// A Sandbox that is to leave its Node runs until its state can be copied.
+func TestDrainFreezesInTurn(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		var paused []sandbox.Sandbox
+		for i := range 3 { // as many copies as are made at a time
+			paused = append(paused, w.paused(fmt.Sprint(i)))
+		}
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.fail(func(f *faults) {
+			f.onImport = func(string) error { time.Sleep(nodesEvery + 30*time.Second); return nil }
+		})
+		w.refuse("a", sandbox.Exhausted)
+		resumed := make(chan error, len(paused))
+		for _, p := range paused {
+			go func() { resumed <- codetest.ErrOf(w.m.Resume(t.Context(), "t", p.ID)) }()
+		}
+		synctest.Wait()
+		if err := w.store.SetDraining(t.Context(), "a", true, false); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(nodesEvery + 20*time.Second)
+		if w.nodes.still(sb.Boot.ID) || w.record(sb.ID).Boot != sb.Boot {
+			t.Errorf("it is frozen while others are copied: %+v", w.record(sb.ID))
+		}
+		for range paused {
+			if err := <-resumed; err != nil {
+				t.Error(err)
+			}
+		}
+		w.pass(10 * time.Minute)
+		if now := w.record(sb.ID); now.State != sandbox.Running || now.Boot.Node != "b" {
+			t.Errorf("it is %s on %s", now.State, now.Boot.Node)
+		}
+		w.setDraining("a", false)
+	})
 }
 
 // Running and paused Sandboxes leave a Node that drains, and their deadlines stay.
