@@ -91,7 +91,7 @@ func (s *keyStatements) all() []prepared {
 		{&s.finishIdempotent, finishIdempotent.text},
 		{&s.dropIdempotent, dropIdempotent.text},
 		{&s.releaseIdempotent, releaseIdempotent.text},
-		{&s.prune, `DELETE FROM onces WHERE began_at < ?`},
+		{&s.prune, `DELETE FROM onces WHERE (tenant, key) IN (SELECT tenant, key FROM onces WHERE began_at < ? LIMIT ?)`},
 	}
 }
 
@@ -249,14 +249,5 @@ func (s *Store) ReleaseIdempotent(ctx context.Context, o sandbox.IdempotencyReco
 
 // DeleteIdempotent implements sandbox.IdempotencyStore.
 func (s *Store) DeleteIdempotent(ctx context.Context, before time.Time) (int, error) {
-	var n int64
-	err := s.writer.write(ctx, func(st *statements) error {
-		result, err := st.prune.Exec(micros(before))
-		if err != nil {
-			return err
-		}
-		n, err = result.RowsAffected()
-		return err
-	})
-	return int(n), err
+	return s.deleteAll(ctx, micros(before), func(st *statements) *sql.Stmt { return st.prune })
 }

@@ -414,21 +414,22 @@ func (s *Store) CountSandboxes(ctx context.Context, tenant sandbox.TenantID) (ma
 
 // DeleteEnded implements sandbox.SandboxStore.
 func (s *Store) DeleteEnded(ctx context.Context, before, refused time.Time) (int, error) {
-	ended, err := s.deleteAll(ctx, before, func(st *statements) *sql.Stmt { return st.deleteEnded })
+	ended, err := s.deleteAll(ctx, micros(before), func(st *statements) *sql.Stmt { return st.deleteEnded })
 	if err != nil {
 		return ended, err
 	}
-	others, err := s.deleteAll(ctx, refused, func(st *statements) *sql.Stmt { return st.deleteRefused })
+	others, err := s.deleteAll(ctx, micros(refused), func(st *statements) *sql.Stmt { return st.deleteRefused })
 	return ended + others, err
 }
 
-// deleteAll repeats a statement that deletes up to deleteBatch rows from before a time,
-// each time in its own write, until none are left. It returns how many it deleted.
-func (s *Store) deleteAll(ctx context.Context, before time.Time, stmt func(*statements) *sql.Stmt) (int, error) {
+// deleteAll repeats a statement that deletes up to deleteBatch rows from before a time or day,
+// as its column has it, each time in its own write, until none are left. It returns how many
+// it deleted.
+func (s *Store) deleteAll(ctx context.Context, before int64, stmt func(*statements) *sql.Stmt) (int, error) {
 	for total := 0; ; {
 		var deleted int64
 		err := s.writer.write(ctx, func(st *statements) error {
-			result, err := stmt(st).Exec(micros(before), deleteBatch)
+			result, err := stmt(st).Exec(before, deleteBatch)
 			if err != nil {
 				return err
 			}

@@ -39,8 +39,8 @@ func (s *usageStatements) all() []prepared {
 			ON CONFLICT (boot) DO UPDATE SET sent = excluded.sent, received = excluded.received, seen_at = excluded.seen_at`},
 		{&s.addTraffic, `INSERT INTO usage_days (tenant, day, sandbox, seconds, cpu, memory, disk, sent, received) VALUES (?, ?, ?, 0, 0, 0, 0, ?, ?)
 			ON CONFLICT (tenant, day, sandbox) DO UPDATE SET sent = usage_days.sent + excluded.sent, received = usage_days.received + excluded.received`},
-		{&s.trimTraffic, `DELETE FROM traffic_boots WHERE seen_at < ?`},
-		{&s.trimUsage, `DELETE FROM usage_days WHERE day < ?`},
+		{&s.trimTraffic, `DELETE FROM traffic_boots WHERE boot IN (SELECT boot FROM traffic_boots WHERE seen_at < ? LIMIT ?)`},
+		{&s.trimUsage, `DELETE FROM usage_days WHERE (tenant, day, sandbox) IN (SELECT tenant, day, sandbox FROM usage_days WHERE day < ? LIMIT ?)`},
 	}
 }
 
@@ -195,15 +195,18 @@ func (s *Store) CountTraffic(ctx context.Context, boots []sandbox.BootTraffic, a
 				}
 				counted.Add(sandbox.UsageAmount{Traffic: more})
 			}
-			_, err := st.trimTraffic.Exec(micros(at.Add(-trafficLife)))
-			return err
+			return nil
 		})
 		if err != nil {
 			return err
 		}
 		s.counter.add(counted)
 	}
-	return nil
+	if len(boots) == 0 {
+		return nil
+	}
+	_, err := s.deleteAll(ctx, micros(at.Add(-trafficLife)), func(st *statements) *sql.Stmt { return st.trimTraffic })
+	return err
 }
 
 // countTraffic counts the new traffic of a Boot, and returns it.
@@ -306,14 +309,5 @@ func parseUsageCursor(q sandbox.UsageQuery) (c usageCursor, err error) {
 
 // TrimUsage implements sandbox.UsageStore.
 func (s *Store) TrimUsage(ctx context.Context, before sandbox.Day) (int, error) {
-	var removed int64
-	err := s.writer.write(ctx, func(st *statements) error {
-		result, err := st.trimUsage.Exec(int64(before))
-		if err != nil {
-			return err
-		}
-		removed, err = result.RowsAffected()
-		return err
-	})
-	return int(removed), err
+	return s.deleteAll(ctx, int64(before), func(st *statements) *sql.Stmt { return st.trimUsage })
 }
