@@ -30,7 +30,7 @@ func (s *Sandbox) Survives(cause Cause) bool {
 
 // Restore moves s, whose Boot was lost at at, to Paused in its Snapshot and to the next
 // Timeline. If OnTimeout ends s, its Deadline stays unchanged, unless s was just being
-// paused: then that Deadline was the one of the pause, and s gets a new one.
+// paused: then its Deadline bounded the pause, and s gets a new one.
 func (s *Sandbox) Restore(at, now time.Time) error {
 	pausing := s.State == Pausing
 	if err := s.To(Paused); err != nil {

@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"math/big"
 	"strings"
 )
 
@@ -39,6 +41,14 @@ func (k idKind) matches(s string) bool {
 // NewSandboxID returns a fresh Sandbox ID: "i" and 20 of [a-z0-9], about 103
 // bits of randomness. A Session has the same ID.
 func NewSandboxID() string { return sandboxID.fresh() }
+
+// SandboxIDOf returns the Sandbox ID that belongs to a text. It cannot be guessed without the
+// text.
+func SandboxIDOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	digits := new(big.Int).SetBytes(sum[:]).Text(36)
+	return string(sandboxID) + digits[len(digits)-idLength:]
+}
 
 // NewBootID returns a fresh Boot ID: "b" and 20 of [a-z0-9].
 func NewBootID() string { return bootID.fresh() }

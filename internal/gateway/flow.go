@@ -154,7 +154,7 @@ func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 }
 
 // bodyCopies is the memory that the body of a request takes, in multiples of its size: as
-// received, as parsed, and as what is sent on.
+// received, as parsed, and as the request that the gateway sends on.
 const bodyCopies = 3
 
 // bodySmall is the most bytes of a body that are not counted.

@@ -220,7 +220,7 @@ func (m *Manager) placeElsewhere(ctx context.Context, needs sandbox.BootNeeds, p
 	return node, err
 }
 
-// prepared is what a copy need not wait for. The zero value: nothing.
+// prepared says which steps of a copy are done. The zero value: none.
 type prepared struct {
 	base   string // a Snapshot whose state was sent to the Node ahead; empty: none
 	inTurn bool   // the caller has a copyTurn

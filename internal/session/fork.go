@@ -3,11 +3,9 @@ package session
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
-	"math/big"
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -103,10 +101,7 @@ func forkID(id string, i int) string {
 	if id == "" {
 		return sandbox.NewSandboxID()
 	}
-	const length = 20
-	sum := sha256.Sum256(fmt.Appendf(nil, "fork %d of %s", i, id))
-	text := new(big.Int).SetBytes(sum[:]).Text(36)
-	return "i" + text[len(text)-length:]
+	return sandbox.SandboxIDOf(fmt.Sprintf("fork %d of %s", i, id))
 }
 
 // forkRequest returns the CreateRequest for copy number i of sb.

@@ -96,7 +96,7 @@ func (m *Manager) endOn(ctx context.Context, nodes []sandbox.NodeRecord, on func
 		work.do(func() error {
 			l := l
 			l.ran = cmp.Or(ran[sb.Boot.Node], lastCounted)
-			// It may have gone on elsewhere, or been paused, while others ended.
+			// While others ended, it may have been paused, or moved to another Node.
 			now, err := m.endLive(ctx, sb.ID, l, there)
 			if errors.Is(err, sandbox.NotFound) {
 				return nil // already ended

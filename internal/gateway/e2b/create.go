@@ -189,15 +189,14 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 		return err
 	}
 	if req.ID = rest.Resource(r.Context()); req.ID != "" {
-		made, err := rest.Earlier(r.Context(), a.Sandboxes, who.Tenant, req.ID)
+		made, next, err := rest.Earlier(r.Context(), a.Sandboxes, who.Tenant, req.ID)
 		switch {
 		case err != nil:
 			return err
-		case made.Ended != nil: // it failed: this is another attempt
-			req.ID = ""
 		case made.ID != "":
 			return rest.Reply(w, http.StatusCreated, a.viewOf(r, made))
 		}
+		req.ID = next
 	}
 	sb, err := a.make(r.Context(), who, req)
 	if err != nil {

@@ -71,15 +71,14 @@ func (a *API) create(ctx context.Context, c Call, in *v1.CreateRequest, otherwis
 		return sb, false, err
 	}
 	if req.ID = Resource(ctx); req.ID != "" {
-		made, err := Earlier(ctx, a.Sandboxes, tenant, req.ID)
+		made, next, err := Earlier(ctx, a.Sandboxes, tenant, req.ID)
 		switch {
 		case err != nil:
 			return sb, false, err
-		case made.Ended != nil: // it failed: this is another attempt
-			req.ID = ""
 		case made.ID != "":
 			return made, true, nil
 		}
+		req.ID = next
 	}
 	if created = ifExists != sandbox.IfExistsReturn; created {
 		sb, err = a.Lifecycle.Create(ctx, tenant, req)
@@ -97,25 +96,35 @@ var ErrUnderWay = &sandbox.Error{
 	Code: sandbox.Conflict, Detail: "the first request with this Idempotency-Key is still in progress", RetryAfter: time.Second,
 }
 
-// Earlier returns the Sandbox that an earlier attempt of an idempotent request created:
-// the process that handled it may have died before it answered. The Sandbox has no ID
-// when none was created, and has ended when its creation failed.
-func Earlier(ctx context.Context, from sandbox.SandboxReader, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
+// maxAttempts bounds the failed attempts of one idempotent request that are looked for.
+const maxAttempts = 20
+
+// Earlier returns the Sandbox that an earlier attempt of an idempotent request created for the
+// Resource id: the process that handled it may have died before it answered. Without one, the
+// Sandbox has no ID, and next is the ID for this attempt: id, or one that follows from it if
+// earlier attempts failed. So a later attempt finds the Sandbox of this one.
+func Earlier(ctx context.Context, from sandbox.SandboxReader, tenant sandbox.TenantID, id string) (made sandbox.Sandbox, next string, _ error) {
 	if firstAttempt(ctx) {
-		return sandbox.Sandbox{}, nil
+		return sandbox.Sandbox{}, id, nil
 	}
-	sb, err := from.Get(ctx, tenant, id)
-	switch {
-	case errors.Is(err, sandbox.NotFound):
-		return sandbox.Sandbox{}, nil
-	case err != nil:
-		return sandbox.Sandbox{}, err
-	case sb.State == sandbox.Starting, sb.State == sandbox.Stopping && sb.StartedAt.IsZero():
-		return sandbox.Sandbox{}, ErrUnderWay
-	case sb.Ended != nil && !sb.StartedAt.IsZero():
-		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the sandbox %s, which the first request with this Idempotency-Key made, has ended", id)
+	next = id
+	for range maxAttempts {
+		sb, err := from.Get(ctx, tenant, next)
+		switch {
+		case errors.Is(err, sandbox.NotFound):
+			return sandbox.Sandbox{}, next, nil
+		case err != nil:
+			return sandbox.Sandbox{}, "", err
+		case sb.State == sandbox.Starting, sb.State == sandbox.Stopping && sb.StartedAt.IsZero():
+			return sandbox.Sandbox{}, "", ErrUnderWay
+		case sb.Ended == nil:
+			return sb, "", nil
+		case !sb.StartedAt.IsZero():
+			return sandbox.Sandbox{}, "", sandbox.Errorf(sandbox.Conflict, "the sandbox %s, which the first request with this Idempotency-Key made, has ended", next)
+		}
+		next = sandbox.SandboxIDOf("attempt after " + next)
 	}
-	return sb, nil
+	return sandbox.Sandbox{}, "", sandbox.Errorf(sandbox.Conflict, "%d requests with this Idempotency-Key have failed: use a new one", maxAttempts)
 }
 
 // listRequest asks for a page of Sandboxes. A nil Limit is the largest page.

@@ -184,8 +184,8 @@ func (h *Host) lockStand(b *boot) (unlock func()) {
 // record makes a later one check whether the Boot is stopped. The caller holds b.pausing.
 func (h *Host) stand(b *boot, do func(*sentry) error) error { return h.recorded(b, do, false) }
 
-// goOn is stand for what may continue a Boot: a disk that others have filled must not keep it
-// stopped. A record that cannot be written is logged.
+// goOn is stand for a change that may continue a Boot: a disk that others have filled must not
+// keep it stopped. A record that cannot be written is logged.
 func (h *Host) goOn(b *boot, do func(*sentry) error) error { return h.recorded(b, do, true) }
 
 // recorded is stand, or goOn with anyway.

@@ -430,7 +430,7 @@ func (h *Host) removeSaved(name string) error {
 		defer h.setDirty()
 	}
 	aside := filepath.Join(h.cfg.Saved, asidePrefix+name+"-gone")
-	if err := os.RemoveAll(aside); err != nil { // what a deletion that failed has left
+	if err := os.RemoveAll(aside); err != nil { // the rest of a deletion that failed
 		return fmt.Errorf("delete a saved state: %w", err)
 	}
 	if err := os.Rename(h.savedDir(name), aside); err != nil {
