@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
@@ -80,13 +79,19 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 	}
 	defer done()
 	p.Manifest = raw
-	var g errgroup.Group
-	g.Go(func() error { return verify(m, files) }) // damage on this host must not be signed
-	g.Go(func() (err error) {
-		p.Sums, err = sumsOf(m, files)
-		return err
-	})
-	if err := g.Wait(); err != nil {
+	for i, f := range files {
+		sum := sha256.New()
+		n, err := io.Copy(sum, io.NewSectionReader(f, 0, m.Files[i].Bytes+1))
+		if err == nil && n != m.Files[i].Bytes {
+			err = fmt.Errorf("%s has not %d bytes", m.Files[i].Name, m.Files[i].Bytes)
+		}
+		if err != nil {
+			closeAll(files)
+			return p, nil, damaged(name, err)
+		}
+		p.Sums = append(p.Sums, sum.Sum(nil))
+	}
+	if err := verify(m, files); err != nil { // damage on this host must not be signed
 		closeAll(files)
 		return p, nil, err
 	}
@@ -105,22 +110,6 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 		return p, nil, err
 	}
 	return p, files, nil
-}
-
-// sumsOf returns the SHA-256 of each file of a state.
-func sumsOf(m *sentryhost.Manifest, files []*os.File) (sums [][]byte, _ error) {
-	for i, f := range files {
-		sum := sha256.New()
-		n, err := io.Copy(sum, io.NewSectionReader(f, 0, m.Files[i].Bytes+1))
-		if err == nil && n != m.Files[i].Bytes {
-			err = fmt.Errorf("%s has not %d bytes", m.Files[i].Name, m.Files[i].Bytes)
-		}
-		if err != nil {
-			return nil, damaged(m.Name, err)
-		}
-		sums = append(sums, sum.Sum(nil))
-	}
-	return sums, nil
 }
 
 // checkSummed is checkSame for a caller that does not hold the name.
@@ -176,10 +165,7 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 		return sandbox.Saved{}, err
 	}
 	d.layer = m.Files[len(m.Files)-1].Layer
-	written := d.flush()
-	err = d.fill(pipe, r.Proof.Sums)
-	written()
-	if err != nil {
+	if err := d.fill(pipe, r.Proof.Sums); err != nil {
 		d.discard()
 		return sandbox.Saved{}, err
 	}
