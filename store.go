@@ -69,8 +69,8 @@ type SandboxStore interface {
 	// reconciling.
 	SandboxesNotEnded(ctx context.Context) ([]Sandbox, error)
 	// SandboxesDue returns up to limit Sandboxes that are neither Ended nor Stopping and
-	// whose Deadline is at or before now, earliest first.
-	SandboxesDue(ctx context.Context, now time.Time, limit int) ([]Sandbox, error)
+	// whose Deadline is at or before now, earliest first, of all Tenants but those in except.
+	SandboxesDue(ctx context.Context, now time.Time, limit int, except []TenantID) ([]Sandbox, error)
 	// NextDeadline returns the earliest Deadline of a Sandbox that is neither Ended nor
 	// Stopping; false when no such Sandbox exists.
 	NextDeadline(ctx context.Context) (time.Time, bool, error)

@@ -11,13 +11,16 @@ import (
 )
 
 const (
-	// dueBatch is how many due Sandboxes are read at a time.
+	// dueBatch is how many due Sandboxes are read at a time, and acted on at a time.
 	dueBatch = 64
 	// longestSleep bounds each sleep, because timers stop while a machine is suspended
 	// but deadlines do not.
 	longestSleep = 10 * time.Minute
 	// retryExpire is the pause after a failed pass.
 	retryExpire = time.Second
+	// lookExpire is the time between two looks for deadlines while due Sandboxes wait for
+	// others of their Tenant.
+	lookExpire = time.Second
 	// deleteEvery is the interval at which old TerminationRecords are deleted.
 	deleteEvery = 10 * time.Minute
 )
@@ -25,6 +28,7 @@ const (
 // expire ends or pauses Sandboxes at their deadlines until ctx ends. It sleeps between
 // deadlines; setting an earlier deadline wakes it.
 func (m *Manager) expire(ctx context.Context) error {
+	defer m.expiring.work.Wait()
 	for {
 		wait := retryExpire
 		next, failed := m.endDue(ctx)
@@ -37,9 +41,9 @@ func (m *Manager) expire(ctx context.Context) error {
 	}
 }
 
-// endDue ends or pauses due Sandboxes and returns the next deadline. A Sandbox whose end
-// failed is Stopping and no longer due; reconciling finishes it. failed means that the
-// Store could not be read or written.
+// endDue begins to end or pause due Sandboxes and returns the next deadline. A Sandbox whose
+// end failed is Stopping and no longer due; reconciling finishes it. failed means that the
+// Store could not be read.
 func (m *Manager) endDue(ctx context.Context) (next time.Time, failed bool) {
 	for {
 		m.alarm.arm() // before reading: a deadline set from now on wakes the sleep
@@ -54,12 +58,12 @@ func (m *Manager) endDue(ctx context.Context) (next time.Time, failed bool) {
 		if next.After(now()) {
 			return next, false
 		}
-		due, err := m.store.SandboxesDue(ctx, now(), dueBatch)
-		if err == nil {
-			err = m.endEach(ctx, due)
-		}
+		due, err := m.store.SandboxesDue(ctx, now(), dueBatch, m.expiring.full())
 		if err != nil {
 			return next, m.expireFailed(ctx, err)
+		}
+		if !m.endEach(ctx, due) {
+			return now().Add(lookExpire), false // the end of such work wakes the sleep, too
 		}
 	}
 }
@@ -71,13 +75,71 @@ func (m *Manager) expireFailed(ctx context.Context, err error) bool {
 	return true
 }
 
-// endEach ends the Sandboxes whose deadline has passed, several at a time.
-func (m *Manager) endEach(ctx context.Context, due []sandbox.Sandbox) error {
-	work := newGroup()
+// endEach begins to end or pause Sandboxes whose deadline has passed, and reports whether it
+// began with one.
+func (m *Manager) endEach(ctx context.Context, due []sandbox.Sandbox) (begun bool) {
 	for _, sb := range due {
-		work.do(func() error { return m.actAtDeadline(ctx, sb) })
+		if !m.expiring.begin(sb) {
+			continue
+		}
+		begun = true
+		m.expiring.work.Go(func() {
+			if err := m.actAtDeadline(ctx, sb); err != nil && ctx.Err() == nil {
+				m.log.Warn("ending or pausing a due sandbox failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
+				_ = sleep(ctx, retryExpire)
+			}
+			m.expiring.end(sb)
+			m.alarm.set(time.Time{})
+		})
 	}
-	return work.wait()
+	return begun
+}
+
+// expiring holds the due Sandboxes that are being ended or paused: up to dueBatch at a time,
+// and up to parallelEnds of one Tenant, so that no Tenant waits for the slow pauses of another
+// one.
+type expiring struct {
+	work sync.WaitGroup
+
+	mu     sync.Mutex
+	acting map[string]bool // by Sandbox ID
+	busy   map[sandbox.TenantID]int
+}
+
+// begin reports whether work on sb may begin. If so, end must be called after it.
+func (e *expiring) begin(sb sandbox.Sandbox) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.acting[sb.ID] || len(e.acting) >= dueBatch || e.busy[sb.Tenant] >= parallelEnds {
+		return false
+	}
+	if e.acting == nil {
+		e.acting, e.busy = map[string]bool{}, map[sandbox.TenantID]int{}
+	}
+	e.acting[sb.ID] = true
+	e.busy[sb.Tenant]++
+	return true
+}
+
+func (e *expiring) end(sb sandbox.Sandbox) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.acting, sb.ID)
+	if e.busy[sb.Tenant]--; e.busy[sb.Tenant] == 0 {
+		delete(e.busy, sb.Tenant)
+	}
+}
+
+// full returns the Tenants of whose Sandboxes no more may begin.
+func (e *expiring) full() (tenants []sandbox.TenantID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for tenant, n := range e.busy {
+		if n >= parallelEnds {
+			tenants = append(tenants, tenant)
+		}
+	}
+	return tenants
 }
 
 // actAtDeadline acts on a Sandbox at its deadline, by its State.

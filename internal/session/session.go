@@ -28,7 +28,8 @@ const (
 	// stopPatience is how long stopping the Boot of an ending Sandbox may fail before the
 	// Sandbox is recorded as ended anyway. Reconciling continues to stop the Boot.
 	stopPatience = 5 * time.Minute
-	// parallelEnds bounds the concurrent ends of Sandboxes by deadlines or reconciling.
+	// parallelEnds bounds the concurrent ends of Sandboxes: of a Tenant by deadlines, and of all
+	// by reconciling.
 	parallelEnds = 8
 	// parallelNodes bounds the Nodes that are asked at once, so that silent ones delay
 	// the others only when there are many.
@@ -166,6 +167,8 @@ type Manager struct {
 	retainCh chan struct{}
 	guesses  guesses
 	stopping sync.WaitGroup // running stops of Boots that no record names
+
+	expiring expiring
 
 	mu       sync.Mutex
 	creating map[string]*creation     // by Sandbox ID

@@ -219,7 +219,7 @@ func (q *queries) all(d *dialect) []prepared {
 		{&q.count, `SELECT state, count(*) FROM sandboxes WHERE tenant = ? AND state <> 'ended' GROUP BY state`},
 		{&q.byIDs, record + `WHERE id ` + d.inList},
 		{&q.notEnded, record + `WHERE state <> 'ended'`},
-		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
+		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ?2 AND tenant NOT ` + d.inList + ` ORDER BY deadline LIMIT ?3`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
 		{&q.nodes, d.clocked(nodeTable.record + `ORDER BY name`)},
 		{&q.leader, d.clocked(leaderOfText)},
@@ -380,8 +380,12 @@ func (s *Store) SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error
 }
 
 // SandboxesDue implements sandbox.SandboxStore.
-func (s *Store) SandboxesDue(ctx context.Context, now time.Time, limit int) ([]sandbox.Sandbox, error) {
-	return collect(scanSandbox)(s.query.due.QueryContext(ctx, micros(now), limit))
+func (s *Store) SandboxesDue(ctx context.Context, now time.Time, limit int, except []sandbox.TenantID) ([]sandbox.Sandbox, error) {
+	text, err := json.Marshal(append([]sandbox.TenantID{}, except...)) // never null
+	if err != nil {
+		return nil, err
+	}
+	return collect(scanSandbox)(s.query.due.QueryContext(ctx, string(text), micros(now), limit))
 }
 
 // NextDeadline implements sandbox.SandboxStore.

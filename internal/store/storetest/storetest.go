@@ -560,37 +560,41 @@ func counts(t *testing.T, st sandbox.Store) {
 
 func deadlines(t *testing.T, st sandbox.Store) {
 	ctx := t.Context()
-	add := func(state sandbox.State, after time.Duration) string {
-		sb := sample("t")
+	add := func(state sandbox.State, after time.Duration, tenant sandbox.TenantID) string {
+		sb := sample(tenant)
 		sb.State, sb.Deadline = state, epoch.Add(after)
 		return insert(t, st, sb).ID
 	}
-	add(sandbox.Ended, time.Second)
-	add(sandbox.Stopping, 2*time.Second)
-	third := add(sandbox.Running, 5*time.Second)
-	first := add(sandbox.Starting, 3*time.Second)
-	second := add(sandbox.Running, 4*time.Second)
+	add(sandbox.Ended, time.Second, "t")
+	add(sandbox.Stopping, 2*time.Second, "t")
+	third := add(sandbox.Running, 5*time.Second, "t")
+	first := add(sandbox.Starting, 3*time.Second, "t")
+	second := add(sandbox.Running, 4*time.Second, "u")
 
 	if next, ok, err := st.NextDeadline(ctx); err != nil || !ok || !next.Equal(epoch.Add(3*time.Second)) {
 		t.Errorf("NextDeadline = %v, %v, %v", next, ok, err)
 	}
 	for _, tt := range []struct {
-		now   time.Duration
-		limit int
-		want  []string
+		now    time.Duration
+		limit  int
+		except []sandbox.TenantID
+		want   []string
 	}{
-		{3*time.Second - time.Microsecond, 10, nil},
-		{3 * time.Second, 10, []string{first}},
-		{time.Minute, 10, []string{first, second, third}},
-		{time.Minute, 2, []string{first, second}},
+		{3*time.Second - time.Microsecond, 10, nil, nil},
+		{3 * time.Second, 10, nil, []string{first}},
+		{time.Minute, 10, nil, []string{first, second, third}},
+		{time.Minute, 2, nil, []string{first, second}},
+		{time.Minute, 1, []sandbox.TenantID{"t"}, []string{second}},
+		{time.Minute, 10, []sandbox.TenantID{"u", "v"}, []string{first, third}},
+		{time.Minute, 10, []sandbox.TenantID{"t", "u"}, nil},
 	} {
-		due, err := st.SandboxesDue(ctx, epoch.Add(tt.now), tt.limit)
+		due, err := st.SandboxesDue(ctx, epoch.Add(tt.now), tt.limit, tt.except)
 		var got []string
 		for _, sb := range due {
 			got = append(got, sb.ID)
 		}
 		if err != nil || !slices.Equal(got, tt.want) {
-			t.Errorf("SandboxesDue(%v, %d) = %v, %v, want %v", tt.now, tt.limit, got, err, tt.want)
+			t.Errorf("SandboxesDue(%v, %d, %v) = %v, %v, want %v", tt.now, tt.limit, tt.except, got, err, tt.want)
 		}
 	}
 }
