@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/mcp"
 )
 
 // writer remembers the status and gives each write its own deadline: a stream may last
@@ -126,45 +128,50 @@ type body struct {
 	io.ReadCloser
 	w   *writer
 	max int64 // bytes; negative: no bound
-	// whole is the most bytes that its reader holds in memory at once; zero: it passes the
-	// body on, or counts for itself.
-	whole  int64
-	ctx    context.Context // of the request
-	read   int64
-	waited time.Duration
-	ended  bool // it was read to its end, or failed
-	cut    bool // a read timed out
+	// whole is the most bytes that its reader gathers in memory; zero: it passes the body on,
+	// or counts it for itself.
+	whole   int64
+	release func()          // gives back the memory that counts for the body
+	ctx     context.Context // of the request
+	read    int64
+	waited  time.Duration
+	ended   bool // it was read to its end, or failed
+	cut     bool // a read timed out
 }
 
-// newBody bounds the body of r. A body with a bound is held in memory. newBody returns TooLarge when the Content-Length exceeds the
+// newBody bounds the body of r. It returns TooLarge when the Content-Length exceeds the
 // bound.
 func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return http.NoBody, nil
 	}
-	b := &body{ReadCloser: r.Body, w: w, max: max, ctx: r.Context()}
+	b := &body{ReadCloser: r.Body, w: w, max: max, ctx: r.Context(), release: func() {}}
 	if max >= 0 && r.ContentLength > max {
 		return nil, b.tooLarge()
 	}
-	b.gather(r, max)
 	w.body = b
 	// For the part that the handler leaves unread: the server reads it afterwards.
 	_ = w.flow.SetReadDeadline(time.Now().Add(stalledTime)) // not all writers can
 	return b, nil
 }
 
-// bodyCopies is the memory that the body of a request takes, in multiples of its size: as
-// received, as parsed, and as the request that the gateway sends on.
-const bodyCopies = 3
+// bodyCopies is the memory that a body takes while it arrives, in multiples of its size: the
+// buffer into which it is read, and a larger one when that grows.
+const bodyCopies = 2
 
 // bodySmall is the most bytes of a body that are not counted.
 const bodySmall = 256 << 10
 
-// gather says that the reader of the body of r holds all of it in memory, most bytes if its
-// length is not known. Then it counts as memory of its Tenant until the request is over, from
-// the moment that it has more than bodySmall bytes. So a client cannot make the server hold
-// much by sending all of many bodies but their ends.
+// gather says that the reader of the body of r gathers all of it in memory, most bytes if its
+// length is not known. Then it counts as memory of its Tenant while it arrives, from the moment
+// that it has more than bodySmall bytes. So a client cannot make the server hold much by
+// sending all of many bodies but their ends. A request that holds more while it waits for
+// memory, such as a call of MCP for one of its tools, could wait for itself: it counts for the
+// message of MCP.
 func (b *body) gather(r *http.Request, most int64) {
+	if mcp.Caller(b.ctx) != nil {
+		return
+	}
 	b.whole = max(most, 0)
 	if r.ContentLength >= 0 {
 		b.whole = min(b.whole, r.ContentLength)
@@ -172,17 +179,19 @@ func (b *body) gather(r *http.Request, most int64) {
 }
 
 // hold counts the body as memory once it is large.
-func (b *body) hold() error {
+func (b *body) hold() (err error) {
 	if b.whole <= bodySmall || b.read <= bodySmall {
 		return nil
 	}
-	err := spool.HoldToTheEnd(b.ctx, bodyCopies*b.whole)
+	release, err := spool.Hold(b.ctx, bodyCopies*b.whole)
 	b.whole = 0
 	if err != nil {
 		b.cut = true
 		b.w.Header().Set("Connection", "close")
+		return err
 	}
-	return err
+	b.release = sync.OnceFunc(release)
+	return nil
 }
 
 func (b *body) tooLarge() error {
@@ -216,10 +225,13 @@ func (b *body) Read(p []byte) (int, error) {
 		b.w.Header().Set("Connection", "close")
 		return n, sandbox.Errorf(sandbox.Invalid, "the body came too slowly").WithCause(err)
 	}
-	if err := b.hold(); err != nil {
-		return n, err
+	if err == nil {
+		err = b.hold()
 	}
-	if err != nil && !b.ended {
+	if err != nil {
+		b.release()
+	}
+	if err != nil && !b.ended && !b.cut {
 		b.ended = true
 		// From here on the server watches the connection, without a deadline.
 		_ = b.w.flow.SetReadDeadline(time.Time{}) // not all writers can

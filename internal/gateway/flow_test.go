@@ -81,17 +81,22 @@ func TestBodiesInMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		memory := spool.NewMemory(2*bodyCopies<<20, bodyCopies<<20)
+		over := make(chan struct{})
+		defer close(over)
 		send := func(tenant, head string, n int) (net.Conn, <-chan error) {
 			result := make(chan error, 1)
 			conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
 				ctx, release := memory.With(r.Context(), tenant)
 				defer release()
 				out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
-				b, err := newBody(out, r.WithContext(ctx), 1<<20)
+				r = r.WithContext(ctx)
+				b, err := newBody(out, r, 1<<20)
 				if err == nil {
+					out.body.gather(r, 1<<20)
 					_, err = io.ReadAll(b)
 				}
 				result <- err
+				<-over // it counts only while it arrives
 			})
 			go io.Copy(io.Discard, conn)
 			go io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\n"+head+string(make([]byte, n)))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/after"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
@@ -145,6 +146,12 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 	if err != nil {
 		s.refuseBody(w, r)
 		return err
+	}
+	if b := w.body; b != nil {
+		if rt.op != catalogue.CallMCP { // which counts its messages for itself
+			b.gather(r, rt.maxBody)
+		}
+		defer func() { b.release() }()
 	}
 	bounded := *r // the server looks at the body of r itself when it closes the connection
 	bounded.Body = body

@@ -52,7 +52,7 @@ func (s *Server) idempotently(rt route, w *writer, r *http.Request, who sandbox.
 	if err := checkIdempotencyKeys(keys); err != nil {
 		return err
 	}
-	if b, ok := r.Body.(*body); ok {
+	if b, ok := r.Body.(*body); ok && b.max < 0 {
 		b.gather(r, maxIdempotentBody)
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxIdempotentBody+1))

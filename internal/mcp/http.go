@@ -16,7 +16,9 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/spool"
 )
 
 // Bounds of the sessions that clients hold.
@@ -180,9 +182,15 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return nil
 }
 
-// readMessage reads a message, perhaps one that opens a session. The caller bounds its size and
-// the memory that messages take.
+// messageCopies is the most copies of a message in memory at once: as received, as
+// parsed, and as the API request.
+const messageCopies = 4
+
+// readMessage reads a message, perhaps one that opens a session.
 func readMessage(r *http.Request, opens bool) ([]byte, error) {
+	if err := spool.HoldToTheEnd(r.Context(), messageCopies*bodyBound(r)); err != nil {
+		return nil, err
+	}
 	if !opens {
 		return io.ReadAll(r.Body)
 	}
@@ -191,6 +199,17 @@ func readMessage(r *http.Request, opens bool) ([]byte, error) {
 		err = sandbox.Errorf(sandbox.TooLarge, "the message that begins a session may have at most %d bytes", maxOpening)
 	}
 	return body, err
+}
+
+// bodyBound returns the most bytes that the body of r may have.
+func bodyBound(r *http.Request) int64 {
+	switch {
+	case r.Body == http.NoBody:
+		return 0
+	case r.ContentLength >= 0:
+		return r.ContentLength
+	}
+	return catalogue.MCPMessage
 }
 
 // Parameters of the URL.

@@ -18,6 +18,9 @@ const (
 	// parallelDrains bounds the Sandboxes and Kept Snapshots that leave Nodes at the same
 	// time. A running Sandbox stands still meanwhile. One copy is left for starts.
 	parallelDrains = parallelCopies - 1
+	// turnPatience bounds the wait of a running Sandbox for a turn to be copied. Everything else
+	// that changes the Sandbox waits meanwhile. Then the move is tried again later.
+	turnPatience = 30 * time.Second
 	// leaveLimit bounds the move of one Sandbox.
 	leaveLimit = pauseLimit + copyLimit + resumeLimit
 )
@@ -242,6 +245,14 @@ func (m *Manager) leaveTurn(ctx context.Context) (done func(), err error) {
 // continue for their clients. Its deadline stays. It goes where its state was sent ahead, if
 // that Node still takes Sandboxes.
 func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox, sent ahead) error {
+	waiting, give := context.WithTimeout(ctx, turnPatience)
+	done, err := m.copyTurn(waiting) // it is not frozen while others are copied
+	give()
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "other states are being copied").WithCause(err)
+	}
+	copied := sync.OnceFunc(done)
+	defer copied()
 	node, err := m.awayFrom(ctx, sb)
 	if err != nil {
 		return err // it is not frozen in vain
@@ -249,12 +260,6 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox, sent ahe
 	if _, known := m.knownNode(sent.node); known && !m.isDraining(sent.node) && !m.isAway(sent.node) {
 		node = sent.node
 	}
-	done, err := m.copyTurn(ctx) // it is not frozen while others are copied
-	if err != nil {
-		return err
-	}
-	copied := sync.OnceFunc(done)
-	defer copied()
 	began := time.Now()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()

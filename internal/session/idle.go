@@ -175,8 +175,9 @@ func (i *idle) use(id string) {
 func (i *idle) postpone(id string, due time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if k, ok := i.byID[id]; ok {
-		k.used = due.Add(-k.timeout - idleMargin)
+	k, ok := i.byID[id]
+	if used := due.Add(-k.timeout - idleMargin); ok && k.used.Before(used) { // not if it was just used
+		k.used = used
 		i.byID[id] = k
 		i.look()
 	}

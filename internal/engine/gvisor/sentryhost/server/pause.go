@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -207,9 +208,23 @@ func (h *Host) recorded(b *boot, do func(*sentry) error, anyway bool) error {
 		return errors.Join(err, unwritten)
 	}
 	if unwritten != nil {
-		h.log.Error("recording whether a boot is stopped failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, unwritten)
+		h.log.Error("recording whether a boot is stopped failed; will retry", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, unwritten)
+		h.writeLater(b)
 	}
 	return err
+}
+
+// writeAgain is the time between two tries to write a record.
+const writeAgain = 5 * time.Second
+
+// writeLater writes the record of a Boot as soon as that succeeds, unless the Boot has ended. A
+// later sentry host must not take a running Boot for a frozen one.
+func (h *Host) writeLater(b *boot) {
+	time.AfterFunc(writeAgain, func() {
+		if err := h.writeRecord(b); err != nil && !errors.Is(err, sandbox.NotFound) && !errors.Is(err, fs.ErrNotExist) {
+			h.writeLater(b)
+		}
+	})
 }
 
 // recoverBoot brings a Boot into the state of its record, after an earlier sentry host

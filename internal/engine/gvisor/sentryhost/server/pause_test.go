@@ -126,6 +126,15 @@ func thawUnrecorded(t *testing.T, r *rig) {
 		t.Errorf("it was frozen without a record: %v", err)
 	}
 	must(t, os.Remove(inTheWay))
+	path := filepath.Join(filepath.Dir(inTheWay), sentryhost.RecordName)
+	for deadline := time.Now().Add(patience + writeAgain); ; time.Sleep(10 * time.Millisecond) {
+		if raw, err := os.ReadFile(path); err == nil && !bytes.Contains(raw, []byte(`"frozen":true`)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("its record still says that it is frozen")
+		}
+	}
 	must(t, r.host.stop(t.Context(), id))
 }
 
