@@ -325,8 +325,8 @@ func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, the
 	return m.store.CountUsage(ctx, ran, at)
 }
 
-// nodeLost reads the record of a Node, which may be retired, and reports whether the Node is declared lost, or its
-// Lease expired more than NodeGrace ago.
+// nodeLost reads the record of a Node, which may be retired, and reports whether the Node is
+// declared lost, or its Lease expired more than NodeGrace ago.
 func (m *Manager) nodeLost(ctx context.Context, node string) (n sandbox.NodeRecord, lost bool, err error) {
 	n, known, err := m.nodeRecord(ctx, node)
 	return n, err == nil && (!known || n.Lost || n.LeaseLeft < -m.cfg.NodeGrace), err

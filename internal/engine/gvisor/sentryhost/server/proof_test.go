@@ -31,9 +31,16 @@ func TestProofOfWholeFiles(t *testing.T) {
 	h := &Host{proofs: map[string]*proof{}}
 	proven := func() *proof { h.mu.Lock(); defer h.mu.Unlock(); return h.proofs[m.Name] }
 
-	must(t, h.whole(m, files)())
-	if proven() != nil {
-		t.Error("files that have only just changed are taken to be whole later on")
+	for again := true; again; again = marksOf(files, time.Now()) != nil { // this took too long
+		h.proofs = map[string]*proof{}
+		for _, f := range files {
+			_, err := f.WriteAt([]byte("t"), 0) // as before
+			must(t, err)
+		}
+		must(t, h.whole(m, files)())
+		if proven() != nil && marksOf(files, time.Now()) == nil {
+			t.Error("files that have only just changed are taken to be whole later on")
+		}
 	}
 	settled(t, files)
 	must(t, h.whole(m, files)())
