@@ -159,12 +159,9 @@ func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 // buffer into which it is read, and a larger one when that grows.
 const bodyCopies = 2
 
-// bodySmall is the most bytes of a body that are not counted.
-const bodySmall = 256 << 10
-
 // gather says that the reader of the body of r gathers all of it in memory, most bytes if its
 // length is not known. Then it counts as memory of its Tenant while it arrives, from the moment
-// that it has more than bodySmall bytes. So a client cannot make the server hold much by
+// that it has more than spool.Small bytes. So a client cannot make the server hold much by
 // sending all of many bodies but their ends. A request that holds more while it waits for
 // memory, such as a call of MCP for one of its tools, could wait for itself: it counts for the
 // message of MCP.
@@ -180,7 +177,7 @@ func (b *body) gather(r *http.Request, most int64) {
 
 // hold counts the body as memory once it is large.
 func (b *body) hold() (err error) {
-	if b.whole <= bodySmall || b.read <= bodySmall {
+	if b.whole <= spool.Small || b.read <= spool.Small {
 		return nil
 	}
 	release, err := spool.Hold(b.ctx, bodyCopies*b.whole)

@@ -106,6 +106,9 @@ func (m *Manager) isCarried(id string) bool {
 // awaitVolumes waits for carriedPatience until no Volume of sb is being moved. A start that is
 // recorded calls it before it takes a turn that others wait for. Then no other move begins.
 func (m *Manager) awaitVolumes(ctx context.Context, sb sandbox.Sandbox) {
+	if len(sb.Volumes) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, carriedPatience)
 	defer cancel()
 	for _, mount := range sb.Volumes {

@@ -97,11 +97,11 @@ func (m *Manager) endOn(ctx context.Context, nodes []sandbox.NodeRecord, on func
 			l := l
 			l.ran = cmp.Or(ran[sb.Boot.Node], lastCounted)
 			// While others ended, it may have been paused, or moved to another Node.
-			now, err := m.endLive(ctx, sb.ID, l, there)
+			present, err := m.endLive(ctx, sb.ID, l, there)
 			if errors.Is(err, sandbox.NotFound) {
 				return nil // already ended
 			}
-			if err == nil && now.State == sandbox.Ended {
+			if err == nil && present.State == sandbox.Ended {
 				ended.Add(1)
 			}
 			return err

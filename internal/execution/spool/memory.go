@@ -61,15 +61,15 @@ func (o *owned) release() {
 	}
 }
 
-// small is the most bytes that are held without being counted.
-const small = 256 << 10
+// Small is the most bytes that are held without being counted.
+const Small = 256 << 10
 
 // Hold waits until the request of ctx may hold n bytes in memory, which release gives
 // back. A larger n than an owner's share counts as the share. It returns Exhausted
 // when the wait takes too long. A context without an owner has no bound.
 func Hold(ctx context.Context, n int64) (release func(), err error) {
 	o, ok := ctx.Value(ownerKey{}).(*owned)
-	if !ok || n <= small {
+	if !ok || n <= Small {
 		return func() {}, nil
 	}
 	return o.memory.hold(ctx, o.owner, n)
@@ -160,7 +160,7 @@ type Gather struct {
 
 // Add counts n bytes more, as Hold does.
 func (g *Gather) Add(ctx context.Context, n int) error {
-	if g.have += int64(n); g.have <= small || g.held {
+	if g.have += int64(n); g.have <= Small || g.held {
 		return nil
 	}
 	g.held = true

@@ -142,11 +142,11 @@ func TestMemory(t *testing.T) {
 		if _, err := Hold(b, 20<<20); err != nil {
 			t.Errorf("another owner: %v", err)
 		}
-		if _, err := Hold(again, small); err != nil {
+		if _, err := Hold(again, Small); err != nil {
 			t.Errorf("a little: %v", err)
 		}
 		began := time.Now()
-		if _, err := Hold(again, small+1); !errors.Is(err, sandbox.Exhausted) || time.Since(began) != patience {
+		if _, err := Hold(again, Small+1); !errors.Is(err, sandbox.Exhausted) || time.Since(began) != patience {
 			t.Errorf("more: %v after %v", err, time.Since(began))
 		}
 		time.AfterFunc(time.Second, endA)
@@ -159,7 +159,7 @@ func TestMemory(t *testing.T) {
 		release()
 		g := Gather{Most: 20 << 20}
 		for range 100 {
-			if err := g.Add(again, small/2); err != nil {
+			if err := g.Add(again, Small/2); err != nil {
 				t.Fatal(err)
 			}
 		}
