@@ -76,17 +76,26 @@ func (n *nodes) ListVolumes(_ context.Context, node string) ([]sandbox.VolumeUse
 
 // An export of the fake is the Volume's content.
 func (n *nodes) ExportVolume(_ context.Context, node string, of sandbox.VolumeRef, w io.Writer) error {
+	text, err := n.exportedVolume(node, of)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, text) // without n.mu: the reader may need it first
+	return err
+}
+
+// exportedVolume returns the content of a Volume, and marks it as leaving.
+func (n *nodes) exportedVolume(node string, of sandbox.VolumeRef) (string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.reach(node); err != nil {
-		return err
+		return "", err
 	}
 	if v, ok := n.volumes[node][of.ID]; !ok || v.Tenant != of.Tenant {
-		return sandbox.Errorf(sandbox.NotFound, "no volume %s", of.ID)
+		return "", sandbox.Errorf(sandbox.NotFound, "no volume %s", of.ID)
 	}
 	n.leaving[of.ID] = node
-	_, err := io.WriteString(w, n.files[of.ID])
-	return err
+	return n.files[of.ID], nil
 }
 
 func (n *nodes) ImportVolume(ctx context.Context, node string, v sandbox.VolumeSpec, r io.Reader) error {

@@ -423,22 +423,31 @@ func (n *nodes) ListSaved(_ context.Context, node string) ([]string, error) {
 }
 
 func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool, w io.Writer) error {
+	text, err := n.exported(node, snapshot)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, text) // without n.mu: the reader may need it first
+	return err
+}
+
+// exported returns the content of a saved state, and counts an export.
+func (n *nodes) exported(node, snapshot string) (string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.reach(node); err != nil {
-		return err
+		return "", err
 	}
 	s, ok := n.saved[node][snapshot]
 	if !ok {
-		return sandbox.Errorf(sandbox.NotFound, "no saved state %s", snapshot)
+		return "", sandbox.Errorf(sandbox.NotFound, "no saved state %s", snapshot)
 	}
 	n.carried[node]++
 	text := exportedMemory + s.memory
 	if s.cpu != "" {
 		text = exportedCPU + string(s.cpu) + "\n" + text
 	}
-	_, err := io.WriteString(w, text)
-	return err
+	return text, nil
 }
 
 // exportedMemory precedes the memory in an exported file, and exportedCPU the features on a
