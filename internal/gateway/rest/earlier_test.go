@@ -62,6 +62,8 @@ func TestEarlierAttempts(t *testing.T) {
 			}
 		}
 	}
+	failed.ID = next
+	all.made[next] = failed
 	for range 30 {
 		_, next, err = rest.Earlier(ctx, all, "t", first)
 		if err != nil {
