@@ -175,6 +175,8 @@ type Sandbox struct {
 	// runs, it is the Snapshot that its state came from or was last saved in. Empty:
 	// none.
 	Snapshot string
+	// Back is what it returns to if it does not resume from Snapshot.
+	Back Back
 	// MayRun says of a paused Sandbox that an earlier Boot may still run on its Node, which
 	// did not answer. It starts on no other Node until that Node answers or is Lost.
 	MayRun bool
@@ -194,6 +196,22 @@ type Sandbox struct {
 
 	Ended   *TerminationRecord // nil until its end is recorded
 	Version int64              // of the record; a write passes the version that it read
+}
+
+// Back is the saved state in which a Sandbox was paused before it began to resume from another
+// one. The zero value: it resumes from the state in which it was paused.
+type Back struct {
+	Snapshot string // its ID
+	Timeline int64
+	// Boot is the number of the Boot that resumes. For another one it does not hold: an earlier
+	// version of this program changes the State without it.
+	Boot int64
+}
+
+// WayBack returns what a resuming Sandbox returns to if it does not start. ok is false if it
+// stays paused in its Snapshot.
+func (s *Sandbox) WayBack() (_ Back, ok bool) {
+	return s.Back, s.State == Resuming && s.Back.Snapshot != "" && s.Back.Boot == s.Boot.Number
 }
 
 // To moves s to state, or returns Conflict and leaves s unchanged.

@@ -83,6 +83,7 @@ func fromSandbox(s sandbox.Sandbox) *sessionv1.Sandbox {
 		IdleTimeout: fromDuration(s.IdleTimeout), Timeline: s.Timeline, Version: s.Version,
 		StayPaused: s.StayPaused, Snapshot: s.Snapshot, SnapshotAt: fromTime(s.SnapshotAt), CheckpointEvery: fromDuration(s.CheckpointEvery),
 		Secrets: string(s.Secrets), RunsUntil: fromTime(s.RunsUntil), Ingress: string(s.Ingress), Volumes: fromMounts(s.Volumes), Origin: s.Origin, MayRun: s.MayRun,
+		Back:     &sessionv1.Back{Snapshot: s.Back.Snapshot, Timeline: s.Back.Timeline, Boot: s.Back.Boot},
 		Restored: &sessionv1.Restored{From: s.Restored.From, Lost: fromDuration(s.Restored.Lost), Times: s.Restored.Times},
 	}
 	if s.Ended != nil {
@@ -103,6 +104,7 @@ func toSandbox(s *sessionv1.Sandbox) sandbox.Sandbox {
 		IdleTimeout: s.GetIdleTimeout().AsDuration(), Timeline: s.GetTimeline(), Version: s.GetVersion(),
 		StayPaused: s.GetStayPaused(), Snapshot: s.GetSnapshot(), SnapshotAt: toTime(s.GetSnapshotAt()), CheckpointEvery: s.GetCheckpointEvery().AsDuration(),
 		Secrets: sandbox.SecretUses(s.GetSecrets()), RunsUntil: toTime(s.GetRunsUntil()), Ingress: sandbox.Ingress(s.GetIngress()), Volumes: toMounts(s.GetVolumes()), Origin: s.GetOrigin(), MayRun: s.GetMayRun(),
+		Back:     sandbox.Back{Snapshot: s.GetBack().GetSnapshot(), Timeline: s.GetBack().GetTimeline(), Boot: s.GetBack().GetBoot()},
 		Restored: sandbox.Restored{From: s.GetRestored().GetFrom(), Lost: s.GetRestored().GetLost().AsDuration(), Times: s.GetRestored().GetTimes()},
 	}
 	if e := s.GetEnded(); e != nil {

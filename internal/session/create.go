@@ -187,10 +187,8 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string,
 	var refused error
 	for _, node := range nodes {
 		if node != sb.Boot.Node {
-			// Another Node gets a new Boot number, which invalidates anything that the
-			// previous Node may still do with the old one.
 			var err error
-			sb.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: sb.Boot.Number + 1, Node: node}
+			nextBoot(&sb, node)
 			if sb, err = m.store.UpdateSandbox(ctx, sb); err != nil {
 				return sb, false, err
 			}

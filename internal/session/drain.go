@@ -377,7 +377,7 @@ func (m *Manager) startAgain(ctx context.Context, sb sandbox.Sandbox, cause erro
 		if s.Boot != sb.Boot || s.State != sandbox.Resuming {
 			return notRunning(*s)
 		}
-		s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
+		nextBoot(s, snap.Node)
 		s.Snapshot, s.Deadline = snap.ID, now().Add(resumeLimit)
 		return nil
 	})

@@ -189,10 +189,11 @@ func (m *Manager) moveStateTo(ctx context.Context, sb sandbox.Sandbox, node stri
 		if m.isTied(*s) {
 			return errNowhere
 		}
-		s.Snapshot, s.Boot.Node = there.ID, node
-		if s.State != sandbox.Paused {
-			// A new number invalidates anything that the other Node may still do.
-			s.Boot.ID, s.Boot.Number = sandbox.NewBootID(), s.Boot.Number+1
+		s.Snapshot = there.ID
+		if s.State == sandbox.Paused {
+			s.Boot.Node = node
+		} else {
+			nextBoot(s, node)
 		}
 		return nil
 	})

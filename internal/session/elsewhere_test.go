@@ -111,6 +111,43 @@ func TestResumeElsewhere(t *testing.T) {
 	})
 }
 
+// A rollback whose process is gone is undone by the next one, also when the state to go back to
+// has moved to another Node meanwhile.
+func TestRollbackElsewhereIsCut(t *testing.T) {
+	onTwo(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "one")
+		w.snapshot(sb.ID, "first")
+		w.nodes.remember(sb, "two")
+		w.full("a")
+		tried := false
+		w.nodes.fail(func(f *faults) {
+			refused := f.onStart
+			f.onStart = func(ctx context.Context, node string, req sandbox.StartRequest) error {
+				if node == "b" && !tried {
+					tried = true
+					if err := w.manager(w.store, w.nodes).Reconcile(ctx); err != nil {
+						t.Error(err)
+					}
+					if r := w.record(sb.ID); r.State != sandbox.Paused || r.Timeline != 1 || r.Back != (sandbox.Back{}) {
+						t.Errorf("it became %+v", r)
+					}
+					return sandbox.Errorf(sandbox.Unavailable, "cut")
+				}
+				return refused(ctx, node, req)
+			}
+		})
+		if _, err := w.m.Rollback(t.Context(), "t", sb.ID, "first"); err == nil || !tried {
+			t.Errorf("Rollback = %v, and node b was tried: %v", err, tried)
+		}
+		w.full()
+		w.pass(time.Minute)
+		if resumed := w.resume(sb.ID); w.nodes.recall(resumed) != "two" || resumed.Timeline != 1 {
+			t.Errorf("then it is %+v and holds %q", resumed, w.nodes.recall(resumed))
+		}
+	})
+}
+
 // again pauses and resumes a Sandbox, which stays on its Node.
 func (w *world) again(id, node string) {
 	w.t.Helper()

@@ -233,7 +233,23 @@ func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.San
 	if sb.State == sandbox.Pausing {
 		return m.runOn(ctx, sb, sb.Bounded(now().Add(sb.Timeout)))
 	}
-	return m.stayPaused(ctx, sb, errLeft, sandbox.Snapshot{ID: sb.Snapshot, Node: sb.Boot.Node}, sb.Timeline, now().Add(sandbox.PausedLife))
+	snap, timeline, err := m.wayBack(ctx, sb)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return m.stayPaused(ctx, sb, errLeft, snap, timeline, now().Add(sandbox.PausedLife))
+}
+
+// wayBack returns the Snapshot and the Timeline in which a resuming Sandbox is paused again if
+// it does not start.
+func (m *Manager) wayBack(ctx context.Context, sb sandbox.Sandbox) (sandbox.Snapshot, int64, error) {
+	if back, ok := sb.WayBack(); ok {
+		snap, err := m.store.SnapshotByID(ctx, back.Snapshot)
+		if !errors.Is(err, sandbox.NotFound) { // an earlier version of this program deletes it
+			return snap, back.Timeline, err
+		}
+	}
+	return sandbox.Snapshot{ID: sb.Snapshot, Node: sb.Boot.Node}, sb.Timeline, nil
 }
 
 // runOn moves a pausing Sandbox back to running. If its Boot is gone, reconciling will

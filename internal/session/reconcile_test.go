@@ -573,6 +573,9 @@ func (w *world) remembers(name string, step int, sb sandbox.Sandbox, done bool) 
 	if name == "rollback" && done {
 		want = []string{"first"}
 	}
+	if (name == "rollback" || name == "reboot") && w.record(sb.ID).State == sandbox.Paused {
+		want = []string{"now"}
+	}
 	running, err := w.m.Resume(w.t.Context(), "t", sb.ID)
 	if err != nil {
 		w.t.Errorf("%s, step %d: Resume: %v", name, step, err)

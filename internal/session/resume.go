@@ -169,8 +169,16 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	}()
 	began := time.Now()
 	resuming, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		was := sandbox.Back{Snapshot: s.Snapshot, Timeline: s.Timeline}
+		if err := resumeFrom(s, snap); err != nil {
+			return err
+		}
 		s.Timeline = timeline
-		return resumeFrom(s, snap)
+		if was.Snapshot != snap.ID {
+			was.Boot = s.Boot.Number
+			s.Back = was
+		}
+		return nil
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
@@ -222,9 +230,21 @@ func (m *Manager) stayAsBefore(ctx context.Context, sb, tried sandbox.Sandbox, c
 
 // resumeFrom makes s resume from snap.
 func resumeFrom(s *sandbox.Sandbox, snap sandbox.Snapshot) error {
-	s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
+	s.Back = sandbox.Back{}
+	nextBoot(s, snap.Node)
 	s.Snapshot, s.Deadline = snap.ID, now().Add(resumeLimit)
 	return s.To(sandbox.Resuming)
+}
+
+// nextBoot gives s the intent of another Boot, on a Node. Its number invalidates anything that
+// the Node of the Boot before may still do with that.
+func nextBoot(s *sandbox.Sandbox, node string) {
+	back, ok := s.WayBack()
+	s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: node}
+	if ok {
+		back.Boot = s.Boot.Number
+		s.Back = back
+	}
 }
 
 // startFrom starts the Boot of a resuming Sandbox, and records it as running. On error it
@@ -244,7 +264,7 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 		if s.Boot != sb.Boot {
 			return notRunning(*s)
 		}
-		s.Boot.ID, s.SnapshotAt, s.MayRun = boot.BootID, now(), false
+		s.Boot.ID, s.SnapshotAt, s.MayRun, s.Back = boot.BootID, now(), false, sandbox.Back{}
 		s.Start(quota, s.SnapshotAt)
 		return s.To(sandbox.Running)
 	})
@@ -276,7 +296,7 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 	}
 	paused, err := m.change(ctx, tried.ID, func(s *sandbox.Sandbox) error {
 		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", node, deadline
-		s.MayRun = s.MayRun || left
+		s.MayRun, s.Back = s.MayRun || left, sandbox.Back{}
 		return s.To(sandbox.Paused)
 	})
 	if err != nil {

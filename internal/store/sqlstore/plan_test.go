@@ -57,7 +57,7 @@ func TestRefusedCreatesHaveIndices(t *testing.T) {
 
 func plan(t *testing.T, db *sql.DB, text string) []string {
 	t.Helper()
-	args := make([]any, 48)
+	args := make([]any, 64)
 	n := strings.Count(text, "?")
 	if strings.Contains(text, "?1") {
 		n = 0

@@ -67,6 +67,9 @@ var sandboxTable = newTable("sandboxes", func(r *sandboxRow, c *columns) {
 	c.add("volumes", (*mounts)(&r.Volumes))
 	c.add("origin", &r.Origin)
 	c.add("may_run", &r.MayRun)
+	c.add("back_snapshot", &r.Back.Snapshot)
+	c.add("back_timeline", &r.Back.Timeline)
+	c.add("back_boot", &r.Back.Boot)
 })
 
 // SQLite rewrites the index of a column that an UPDATE names, even if the value stays: so

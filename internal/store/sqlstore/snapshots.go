@@ -56,6 +56,11 @@ const referred = `FROM sandboxes WHERE sandboxes.snapshot = snapshots.id AND san
 // needed are the States in which a Sandbox requires its Snapshot.
 const needed = `('starting', 'paused', 'resuming')`
 
+// wayBack is the condition that a resuming Sandbox returns to the Snapshot of a query if it
+// does not start.
+const wayBack = `EXISTS (SELECT 1 FROM sandboxes WHERE sandboxes.back_snapshot = snapshots.id AND sandboxes.back_snapshot <> ''
+	AND sandboxes.state = 'resuming')`
+
 // snapshotStatements are the writer's prepared statements for Snapshots.
 type snapshotStatements struct {
 	insertSnapshot, updateSnapshot, snapshotThere, snapshotReady *sql.Stmt
@@ -73,9 +78,9 @@ func (s *snapshotStatements) all() []prepared {
 		{&s.snapshotKept, `SELECT 1 FROM snapshots WHERE id = ? AND state = 'ready' AND kept`},
 		{&s.countSnapshots, `SELECT count(*) FROM snapshots WHERE tenant = ?`},
 		{&s.retireSnapshot, `UPDATE snapshots SET state = 'deleting', version = version + 1
-			WHERE id = ? AND NOT EXISTS (SELECT 1 ` + referred + ` AND sandboxes.state IN ` + needed + `)`},
+			WHERE id = ? AND NOT EXISTS (SELECT 1 ` + referred + ` AND sandboxes.state IN ` + needed + `) AND NOT ` + wayBack},
 		{&s.retireLoose, `UPDATE snapshots SET state = 'deleting', version = version + 1
-			WHERE id = ? AND (state <> 'ready' OR NOT kept AND NOT EXISTS (SELECT 1 ` + referred + `))`},
+			WHERE id = ? AND (state <> 'ready' OR NOT kept AND NOT EXISTS (SELECT 1 ` + referred + `) AND NOT ` + wayBack + `)`},
 		{&s.adoptSnapshots, `UPDATE snapshots SET parent = coalesce((SELECT gone.parent FROM snapshots AS gone WHERE gone.id = ?1), '')
 			WHERE parent = ?1 AND parent <> ''`},
 		{&s.dropSnapshot, `DELETE FROM snapshots WHERE id = ?`},
@@ -99,7 +104,7 @@ func (q *snapshotQueries) all() []prepared {
 		{&q.snapshotOfImage, record + `WHERE image = ? AND state <> 'deleting' AND layer = '' ORDER BY created_at DESC, id DESC LIMIT 1`},
 		{&q.snapshotOfBuild, record + `WHERE build = ? AND memory AND state <> 'deleting' LIMIT 1`},
 		{&q.snapshotBuilds, `SELECT build, count(*) FROM snapshots WHERE memory AND state <> 'deleting' AND build <> '' GROUP BY build`},
-		{&q.snapshotsLeft, record + `WHERE (state <> 'ready' OR NOT kept) AND (state <> 'ready' OR NOT EXISTS (SELECT 1 ` + referred + `))`},
+		{&q.snapshotsLeft, record + `WHERE (state <> 'ready' OR NOT kept) AND (state <> 'ready' OR NOT EXISTS (SELECT 1 ` + referred + `) AND NOT ` + wayBack + `)`},
 	}
 }
 

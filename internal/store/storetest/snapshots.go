@@ -269,6 +269,26 @@ func snapshotUses(t *testing.T, st sandbox.Store) {
 			t.Errorf("%s: retired: %v", tt.state, err)
 		}
 	}
+	// A resuming Sandbox may go back to another Snapshot than the one that it resumes from.
+	for _, state := range []sandbox.State{sandbox.Resuming, sandbox.Running, sandbox.Paused} {
+		back := snapshot("t", "i1")
+		back.Kept = false
+		insertSnapshot(t, st, back)
+		sb := standing(t, st, state, insertSnapshot(t, st, snapshot("t", "i1")).ID)
+		sb.Back = sandbox.Back{Snapshot: back.ID, Timeline: 1, Boot: sb.Boot.Number}
+		update(t, st, sb)
+		left, err := st.SnapshotsLeft(ctx)
+		must(t, err)
+		goes := slices.ContainsFunc(left, func(s sandbox.Snapshot) bool { return s.ID == back.ID })
+		if resuming := state == sandbox.Resuming; goes == resuming {
+			t.Errorf("%s: the one to go back to is left over: %v", state, goes)
+		} else if resuming {
+			codetest.Want(t, "one to go back to", st.RetireSnapshot(ctx, back.ID, false), sandbox.Conflict)
+			codetest.Want(t, "one to go back to, when loose", st.RetireSnapshot(ctx, back.ID, true), sandbox.Conflict)
+		} else {
+			must(t, st.RetireSnapshot(ctx, back.ID, true))
+		}
+	}
 	// A Snapshot being deleted can be retired again, whatever refers to it.
 	deleting := insertSnapshot(t, st, snapshot("t", "i1"))
 	standing(t, st, sandbox.Running, deleting.ID)

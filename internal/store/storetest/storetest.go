@@ -191,6 +191,7 @@ func sample(tenant sandbox.TenantID) sandbox.Sandbox {
 		IdleTimeout: 45 * time.Second,
 		StayPaused:  true,
 		MayRun:      true,
+		Back:        sandbox.Back{Snapshot: "before", Timeline: 2, Boot: 3},
 
 		CheckpointEvery: 30 * time.Second,
 	}

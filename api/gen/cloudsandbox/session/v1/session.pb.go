@@ -320,6 +320,7 @@ type Sandbox struct {
 	Volumes         []*VolumeMount         `protobuf:"bytes,43,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	Origin          string                 `protobuf:"bytes,44,opt,name=origin,proto3" json:"origin,omitempty"`
 	MayRun          bool                   `protobuf:"varint,45,opt,name=may_run,json=mayRun,proto3" json:"may_run,omitempty"`
+	Back            *Back                  `protobuf:"bytes,46,opt,name=back,proto3" json:"back,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -606,6 +607,73 @@ func (x *Sandbox) GetMayRun() bool {
 	return false
 }
 
+func (x *Sandbox) GetBack() *Back {
+	if x != nil {
+		return x.Back
+	}
+	return nil
+}
+
+type Back struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      string                 `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Timeline      int64                  `protobuf:"varint,2,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	Boot          int64                  `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Back) Reset() {
+	*x = Back{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Back) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Back) ProtoMessage() {}
+
+func (x *Back) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Back.ProtoReflect.Descriptor instead.
+func (*Back) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Back) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *Back) GetTimeline() int64 {
+	if x != nil {
+		return x.Timeline
+	}
+	return 0
+}
+
+func (x *Back) GetBoot() int64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
 // VolumeMount is where a Sandbox has a Volume. In a request volume is its name or
 // ID, and name is empty.
 type VolumeMount struct {
@@ -619,7 +687,7 @@ type VolumeMount struct {
 
 func (x *VolumeMount) Reset() {
 	*x = VolumeMount{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +699,7 @@ func (x *VolumeMount) String() string {
 func (*VolumeMount) ProtoMessage() {}
 
 func (x *VolumeMount) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +712,7 @@ func (x *VolumeMount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
 func (*VolumeMount) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VolumeMount) GetVolume() string {
@@ -680,7 +748,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +760,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +773,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Restored) GetFrom() string {
@@ -758,7 +826,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +838,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +851,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Wanted) GetTemplate() string {
@@ -928,7 +996,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1008,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1021,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateRequest) GetWanted() *Wanted {
@@ -972,7 +1040,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1052,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1065,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateResponse) GetSandbox() *Sandbox {
@@ -1016,7 +1084,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1096,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1109,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EnsureRequest) GetWanted() *Wanted {
@@ -1061,7 +1129,7 @@ type EnsureResponse struct {
 
 func (x *EnsureResponse) Reset() {
 	*x = EnsureResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1141,7 @@ func (x *EnsureResponse) String() string {
 func (*EnsureResponse) ProtoMessage() {}
 
 func (x *EnsureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1154,7 @@ func (x *EnsureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureResponse.ProtoReflect.Descriptor instead.
 func (*EnsureResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EnsureResponse) GetSandbox() *Sandbox {
@@ -1112,7 +1180,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1192,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1205,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRequest) GetSandbox() string {
@@ -1156,7 +1224,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1236,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1249,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{13}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetResponse) GetSandbox() *Sandbox {
@@ -1200,7 +1268,7 @@ type SettledRequest struct {
 
 func (x *SettledRequest) Reset() {
 	*x = SettledRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1280,7 @@ func (x *SettledRequest) String() string {
 func (*SettledRequest) ProtoMessage() {}
 
 func (x *SettledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1293,7 @@ func (x *SettledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledRequest.ProtoReflect.Descriptor instead.
 func (*SettledRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SettledRequest) GetSandbox() string {
@@ -1244,7 +1312,7 @@ type SettledResponse struct {
 
 func (x *SettledResponse) Reset() {
 	*x = SettledResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1324,7 @@ func (x *SettledResponse) String() string {
 func (*SettledResponse) ProtoMessage() {}
 
 func (x *SettledResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1337,7 @@ func (x *SettledResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettledResponse.ProtoReflect.Descriptor instead.
 func (*SettledResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SettledResponse) GetSandbox() *Sandbox {
@@ -1294,7 +1362,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1374,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1387,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListRequest) GetStates() []string {
@@ -1381,7 +1449,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1461,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1474,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListResponse) GetSandboxes() []*Sandbox {
@@ -1434,7 +1502,7 @@ type SetTimeoutRequest struct {
 
 func (x *SetTimeoutRequest) Reset() {
 	*x = SetTimeoutRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1514,7 @@ func (x *SetTimeoutRequest) String() string {
 func (*SetTimeoutRequest) ProtoMessage() {}
 
 func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1527,7 @@ func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutRequest.ProtoReflect.Descriptor instead.
 func (*SetTimeoutRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetTimeoutRequest) GetSandbox() string {
@@ -1492,7 +1560,7 @@ type SetTimeoutResponse struct {
 
 func (x *SetTimeoutResponse) Reset() {
 	*x = SetTimeoutResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1572,7 @@ func (x *SetTimeoutResponse) String() string {
 func (*SetTimeoutResponse) ProtoMessage() {}
 
 func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1585,7 @@ func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutResponse.ProtoReflect.Descriptor instead.
 func (*SetTimeoutResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetTimeoutResponse) GetSandbox() *Sandbox {
@@ -1537,7 +1605,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1617,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1630,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Value) GetText() string {
@@ -1602,7 +1670,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +1682,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +1695,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateRequest) GetSandbox() string {
@@ -1793,7 +1861,7 @@ type VolumeMounts struct {
 
 func (x *VolumeMounts) Reset() {
 	*x = VolumeMounts{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1805,7 +1873,7 @@ func (x *VolumeMounts) String() string {
 func (*VolumeMounts) ProtoMessage() {}
 
 func (x *VolumeMounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1818,7 +1886,7 @@ func (x *VolumeMounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeMounts.ProtoReflect.Descriptor instead.
 func (*VolumeMounts) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VolumeMounts) GetMounts() []*VolumeMount {
@@ -1840,7 +1908,7 @@ type PortChange struct {
 
 func (x *PortChange) Reset() {
 	*x = PortChange{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1920,7 @@ func (x *PortChange) String() string {
 func (*PortChange) ProtoMessage() {}
 
 func (x *PortChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1933,7 @@ func (x *PortChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortChange.ProtoReflect.Descriptor instead.
 func (*PortChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PortChange) GetPort() uint32 {
@@ -1898,7 +1966,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +1978,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +1991,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UpdateResponse) GetSandbox() *Sandbox {
@@ -1942,7 +2010,7 @@ type TouchRequest struct {
 
 func (x *TouchRequest) Reset() {
 	*x = TouchRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2022,7 @@ func (x *TouchRequest) String() string {
 func (*TouchRequest) ProtoMessage() {}
 
 func (x *TouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2035,7 @@ func (x *TouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchRequest.ProtoReflect.Descriptor instead.
 func (*TouchRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TouchRequest) GetSandbox() string {
@@ -1986,7 +2054,7 @@ type TouchResponse struct {
 
 func (x *TouchResponse) Reset() {
 	*x = TouchResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2066,7 @@ func (x *TouchResponse) String() string {
 func (*TouchResponse) ProtoMessage() {}
 
 func (x *TouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2079,7 @@ func (x *TouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchResponse.ProtoReflect.Descriptor instead.
 func (*TouchResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TouchResponse) GetSandbox() *Sandbox {
@@ -2031,7 +2099,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2111,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2124,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EndRequest) GetSandbox() string {
@@ -2082,7 +2150,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2162,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2175,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EndResponse) GetSandbox() *Sandbox {
@@ -2125,7 +2193,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2205,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2218,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
 }
 
 type CountsResponse struct {
@@ -2162,7 +2230,7 @@ type CountsResponse struct {
 
 func (x *CountsResponse) Reset() {
 	*x = CountsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2242,7 @@ func (x *CountsResponse) String() string {
 func (*CountsResponse) ProtoMessage() {}
 
 func (x *CountsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2255,7 @@ func (x *CountsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsResponse.ProtoReflect.Descriptor instead.
 func (*CountsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CountsResponse) GetByState() map[string]int64 {
@@ -2205,7 +2273,7 @@ type IdleRequest struct {
 
 func (x *IdleRequest) Reset() {
 	*x = IdleRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2285,7 @@ func (x *IdleRequest) String() string {
 func (*IdleRequest) ProtoMessage() {}
 
 func (x *IdleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2298,7 @@ func (x *IdleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleRequest.ProtoReflect.Descriptor instead.
 func (*IdleRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
 }
 
 type IdleResponse struct {
@@ -2242,7 +2310,7 @@ type IdleResponse struct {
 
 func (x *IdleResponse) Reset() {
 	*x = IdleResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2322,7 @@ func (x *IdleResponse) String() string {
 func (*IdleResponse) ProtoMessage() {}
 
 func (x *IdleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2335,7 @@ func (x *IdleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleResponse.ProtoReflect.Descriptor instead.
 func (*IdleResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *IdleResponse) GetCount() int64 {
@@ -2286,7 +2354,7 @@ type SecretChangedRequest struct {
 
 func (x *SecretChangedRequest) Reset() {
 	*x = SecretChangedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2366,7 @@ func (x *SecretChangedRequest) String() string {
 func (*SecretChangedRequest) ProtoMessage() {}
 
 func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2379,7 @@ func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedRequest.ProtoReflect.Descriptor instead.
 func (*SecretChangedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SecretChangedRequest) GetName() string {
@@ -2329,7 +2397,7 @@ type SecretChangedResponse struct {
 
 func (x *SecretChangedResponse) Reset() {
 	*x = SecretChangedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2409,7 @@ func (x *SecretChangedResponse) String() string {
 func (*SecretChangedResponse) ProtoMessage() {}
 
 func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2422,7 @@ func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedResponse.ProtoReflect.Descriptor instead.
 func (*SecretChangedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
 }
 
 type Use struct {
@@ -2367,7 +2435,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2447,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2460,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Use) GetSandboxId() string {
@@ -2418,7 +2486,7 @@ type UsedRequest struct {
 
 func (x *UsedRequest) Reset() {
 	*x = UsedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2498,7 @@ func (x *UsedRequest) String() string {
 func (*UsedRequest) ProtoMessage() {}
 
 func (x *UsedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2511,7 @@ func (x *UsedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedRequest.ProtoReflect.Descriptor instead.
 func (*UsedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UsedRequest) GetUses() []*Use {
@@ -2461,7 +2529,7 @@ type UsedResponse struct {
 
 func (x *UsedResponse) Reset() {
 	*x = UsedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2541,7 @@ func (x *UsedResponse) String() string {
 func (*UsedResponse) ProtoMessage() {}
 
 func (x *UsedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2554,7 @@ func (x *UsedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedResponse.ProtoReflect.Descriptor instead.
 func (*UsedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
 }
 
 type BootEndedRequest struct {
@@ -2503,7 +2571,7 @@ type BootEndedRequest struct {
 
 func (x *BootEndedRequest) Reset() {
 	*x = BootEndedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2583,7 @@ func (x *BootEndedRequest) String() string {
 func (*BootEndedRequest) ProtoMessage() {}
 
 func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2596,7 @@ func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedRequest.ProtoReflect.Descriptor instead.
 func (*BootEndedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BootEndedRequest) GetBootId() string {
@@ -2581,7 +2649,7 @@ type BootEndedResponse struct {
 
 func (x *BootEndedResponse) Reset() {
 	*x = BootEndedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2661,7 @@ func (x *BootEndedResponse) String() string {
 func (*BootEndedResponse) ProtoMessage() {}
 
 func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2674,7 @@ func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedResponse.ProtoReflect.Descriptor instead.
 func (*BootEndedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
 }
 
 type Snapshot struct {
@@ -2645,7 +2713,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2725,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2738,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Snapshot) GetId() string {
@@ -2879,7 +2947,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +2959,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +2972,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PauseRequest) GetSandbox() string {
@@ -2930,7 +2998,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3010,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3023,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PauseResponse) GetSandbox() *Sandbox {
@@ -2975,7 +3043,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2987,7 +3055,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3000,7 +3068,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResumeRequest) GetSandbox() string {
@@ -3026,7 +3094,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3106,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3119,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ResumeResponse) GetSandbox() *Sandbox {
@@ -3071,7 +3139,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3151,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3164,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RollbackRequest) GetSandbox() string {
@@ -3122,7 +3190,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3202,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3215,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RollbackResponse) GetSandbox() *Sandbox {
@@ -3178,7 +3246,7 @@ type ForkRequest struct {
 
 func (x *ForkRequest) Reset() {
 	*x = ForkRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3258,7 @@ func (x *ForkRequest) String() string {
 func (*ForkRequest) ProtoMessage() {}
 
 func (x *ForkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3271,7 @@ func (x *ForkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
 func (*ForkRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ForkRequest) GetSandbox() string {
@@ -3310,7 +3378,7 @@ type Forked struct {
 
 func (x *Forked) Reset() {
 	*x = Forked{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3390,7 @@ func (x *Forked) String() string {
 func (*Forked) ProtoMessage() {}
 
 func (x *Forked) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3403,7 @@ func (x *Forked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forked.ProtoReflect.Descriptor instead.
 func (*Forked) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Forked) GetSandbox() *Sandbox {
@@ -3375,7 +3443,7 @@ type ForkResponse struct {
 
 func (x *ForkResponse) Reset() {
 	*x = ForkResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3455,7 @@ func (x *ForkResponse) String() string {
 func (*ForkResponse) ProtoMessage() {}
 
 func (x *ForkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3468,7 @@ func (x *ForkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
 func (*ForkResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ForkResponse) GetForks() []*Forked {
@@ -3424,7 +3492,7 @@ type TakeSnapshotRequest struct {
 
 func (x *TakeSnapshotRequest) Reset() {
 	*x = TakeSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3504,7 @@ func (x *TakeSnapshotRequest) String() string {
 func (*TakeSnapshotRequest) ProtoMessage() {}
 
 func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3517,7 @@ func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *TakeSnapshotRequest) GetSandbox() string {
@@ -3503,7 +3571,7 @@ type TakeSnapshotResponse struct {
 
 func (x *TakeSnapshotResponse) Reset() {
 	*x = TakeSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3583,7 @@ func (x *TakeSnapshotResponse) String() string {
 func (*TakeSnapshotResponse) ProtoMessage() {}
 
 func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3596,7 @@ func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *TakeSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3547,7 +3615,7 @@ type GetSnapshotRequest struct {
 
 func (x *GetSnapshotRequest) Reset() {
 	*x = GetSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3627,7 @@ func (x *GetSnapshotRequest) String() string {
 func (*GetSnapshotRequest) ProtoMessage() {}
 
 func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3640,7 @@ func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*GetSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetSnapshotRequest) GetId() string {
@@ -3591,7 +3659,7 @@ type GetSnapshotResponse struct {
 
 func (x *GetSnapshotResponse) Reset() {
 	*x = GetSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3603,7 +3671,7 @@ func (x *GetSnapshotResponse) String() string {
 func (*GetSnapshotResponse) ProtoMessage() {}
 
 func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3616,7 +3684,7 @@ func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3641,7 +3709,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3653,7 +3721,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3666,7 +3734,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListSnapshotsRequest) GetSandboxId() string {
@@ -3728,7 +3796,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3740,7 +3808,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3753,7 +3821,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -3779,7 +3847,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +3859,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +3872,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{56}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *HistoryRequest) GetSandbox() string {
@@ -3823,7 +3891,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3835,7 +3903,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3848,7 +3916,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{57}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *HistoryResponse) GetSnapshots() []*Snapshot {
@@ -3867,7 +3935,7 @@ type DeleteSnapshotRequest struct {
 
 func (x *DeleteSnapshotRequest) Reset() {
 	*x = DeleteSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +3947,7 @@ func (x *DeleteSnapshotRequest) String() string {
 func (*DeleteSnapshotRequest) ProtoMessage() {}
 
 func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +3960,7 @@ func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{58}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DeleteSnapshotRequest) GetId() string {
@@ -3911,7 +3979,7 @@ type DeleteSnapshotResponse struct {
 
 func (x *DeleteSnapshotResponse) Reset() {
 	*x = DeleteSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3923,7 +3991,7 @@ func (x *DeleteSnapshotResponse) String() string {
 func (*DeleteSnapshotResponse) ProtoMessage() {}
 
 func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4004,7 @@ func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{59}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *DeleteSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3961,7 +4029,7 @@ type Volume struct {
 
 func (x *Volume) Reset() {
 	*x = Volume{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4041,7 @@ func (x *Volume) String() string {
 func (*Volume) ProtoMessage() {}
 
 func (x *Volume) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4054,7 @@ func (x *Volume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Volume.ProtoReflect.Descriptor instead.
 func (*Volume) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{60}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Volume) GetId() string {
@@ -4049,7 +4117,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4061,7 +4129,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4074,7 +4142,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{61}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CreateVolumeRequest) GetId() string {
@@ -4107,7 +4175,7 @@ type CreateVolumeResponse struct {
 
 func (x *CreateVolumeResponse) Reset() {
 	*x = CreateVolumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4187,7 @@ func (x *CreateVolumeResponse) String() string {
 func (*CreateVolumeResponse) ProtoMessage() {}
 
 func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4200,7 @@ func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{62}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CreateVolumeResponse) GetVolume() *Volume {
@@ -4151,7 +4219,7 @@ type GetVolumeRequest struct {
 
 func (x *GetVolumeRequest) Reset() {
 	*x = GetVolumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4163,7 +4231,7 @@ func (x *GetVolumeRequest) String() string {
 func (*GetVolumeRequest) ProtoMessage() {}
 
 func (x *GetVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4176,7 +4244,7 @@ func (x *GetVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeRequest.ProtoReflect.Descriptor instead.
 func (*GetVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{63}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetVolumeRequest) GetVolume() string {
@@ -4195,7 +4263,7 @@ type GetVolumeResponse struct {
 
 func (x *GetVolumeResponse) Reset() {
 	*x = GetVolumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4207,7 +4275,7 @@ func (x *GetVolumeResponse) String() string {
 func (*GetVolumeResponse) ProtoMessage() {}
 
 func (x *GetVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4220,7 +4288,7 @@ func (x *GetVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeResponse.ProtoReflect.Descriptor instead.
 func (*GetVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{64}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetVolumeResponse) GetVolume() *Volume {
@@ -4238,7 +4306,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4250,7 +4318,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4263,7 +4331,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{65}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{66}
 }
 
 type ListVolumesResponse struct {
@@ -4275,7 +4343,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4287,7 +4355,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4300,7 +4368,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{66}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*Volume {
@@ -4319,7 +4387,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[67]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4331,7 +4399,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[67]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4344,7 +4412,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{67}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DeleteVolumeRequest) GetVolume() string {
@@ -4363,7 +4431,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[68]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4375,7 +4443,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[68]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4388,7 +4456,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{68}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DeleteVolumeResponse) GetVolume() *Volume {
@@ -4407,7 +4475,7 @@ type NodeEndedRequest struct {
 
 func (x *NodeEndedRequest) Reset() {
 	*x = NodeEndedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[69]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4419,7 +4487,7 @@ func (x *NodeEndedRequest) String() string {
 func (*NodeEndedRequest) ProtoMessage() {}
 
 func (x *NodeEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[69]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4432,7 +4500,7 @@ func (x *NodeEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEndedRequest.ProtoReflect.Descriptor instead.
 func (*NodeEndedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{69}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *NodeEndedRequest) GetHolder() string {
@@ -4451,7 +4519,7 @@ type NodeEndedResponse struct {
 
 func (x *NodeEndedResponse) Reset() {
 	*x = NodeEndedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[70]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4463,7 +4531,7 @@ func (x *NodeEndedResponse) String() string {
 func (*NodeEndedResponse) ProtoMessage() {}
 
 func (x *NodeEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[70]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4476,7 +4544,7 @@ func (x *NodeEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEndedResponse.ProtoReflect.Descriptor instead.
 func (*NodeEndedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{70}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *NodeEndedResponse) GetCount() int64 {
@@ -4500,7 +4568,7 @@ type RenewLeaseRequest struct {
 
 func (x *RenewLeaseRequest) Reset() {
 	*x = RenewLeaseRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[71]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4512,7 +4580,7 @@ func (x *RenewLeaseRequest) String() string {
 func (*RenewLeaseRequest) ProtoMessage() {}
 
 func (x *RenewLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[71]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4525,7 +4593,7 @@ func (x *RenewLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RenewLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{71}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RenewLeaseRequest) GetHolder() string {
@@ -4582,7 +4650,7 @@ type RenewLeaseResponse struct {
 
 func (x *RenewLeaseResponse) Reset() {
 	*x = RenewLeaseResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[72]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4594,7 +4662,7 @@ func (x *RenewLeaseResponse) String() string {
 func (*RenewLeaseResponse) ProtoMessage() {}
 
 func (x *RenewLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[72]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4607,7 +4675,7 @@ func (x *RenewLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewLeaseResponse.ProtoReflect.Descriptor instead.
 func (*RenewLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{72}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RenewLeaseResponse) GetEpoch() int64 {
@@ -4640,7 +4708,7 @@ type LeaderOfRequest struct {
 
 func (x *LeaderOfRequest) Reset() {
 	*x = LeaderOfRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[73]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4652,7 +4720,7 @@ func (x *LeaderOfRequest) String() string {
 func (*LeaderOfRequest) ProtoMessage() {}
 
 func (x *LeaderOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[73]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4665,7 +4733,7 @@ func (x *LeaderOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderOfRequest.ProtoReflect.Descriptor instead.
 func (*LeaderOfRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{73}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LeaderOfRequest) GetRole() string {
@@ -4687,7 +4755,7 @@ type LeaderOfResponse struct {
 
 func (x *LeaderOfResponse) Reset() {
 	*x = LeaderOfResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[74]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4699,7 +4767,7 @@ func (x *LeaderOfResponse) String() string {
 func (*LeaderOfResponse) ProtoMessage() {}
 
 func (x *LeaderOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[74]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4712,7 +4780,7 @@ func (x *LeaderOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderOfResponse.ProtoReflect.Descriptor instead.
 func (*LeaderOfResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{74}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LeaderOfResponse) GetHolder() string {
@@ -4752,7 +4820,7 @@ type OwnerOfRequest struct {
 
 func (x *OwnerOfRequest) Reset() {
 	*x = OwnerOfRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[75]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4764,7 +4832,7 @@ func (x *OwnerOfRequest) String() string {
 func (*OwnerOfRequest) ProtoMessage() {}
 
 func (x *OwnerOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[75]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4777,7 +4845,7 @@ func (x *OwnerOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerOfRequest.ProtoReflect.Descriptor instead.
 func (*OwnerOfRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{75}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *OwnerOfRequest) GetSnapshot() string {
@@ -4798,7 +4866,7 @@ type OwnerOfResponse struct {
 
 func (x *OwnerOfResponse) Reset() {
 	*x = OwnerOfResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[76]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4810,7 +4878,7 @@ func (x *OwnerOfResponse) String() string {
 func (*OwnerOfResponse) ProtoMessage() {}
 
 func (x *OwnerOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[76]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4823,7 +4891,7 @@ func (x *OwnerOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerOfResponse.ProtoReflect.Descriptor instead.
 func (*OwnerOfResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{76}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *OwnerOfResponse) GetTenant() string {
@@ -4856,7 +4924,7 @@ type NeedsImageRequest struct {
 
 func (x *NeedsImageRequest) Reset() {
 	*x = NeedsImageRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[77]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4868,7 +4936,7 @@ func (x *NeedsImageRequest) String() string {
 func (*NeedsImageRequest) ProtoMessage() {}
 
 func (x *NeedsImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[77]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4881,7 +4949,7 @@ func (x *NeedsImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NeedsImageRequest.ProtoReflect.Descriptor instead.
 func (*NeedsImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{77}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *NeedsImageRequest) GetImage() string {
@@ -4902,7 +4970,7 @@ type NeedsImageResponse struct {
 
 func (x *NeedsImageResponse) Reset() {
 	*x = NeedsImageResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[78]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4914,7 +4982,7 @@ func (x *NeedsImageResponse) String() string {
 func (*NeedsImageResponse) ProtoMessage() {}
 
 func (x *NeedsImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[78]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4927,7 +4995,7 @@ func (x *NeedsImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NeedsImageResponse.ProtoReflect.Descriptor instead.
 func (*NeedsImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{78}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *NeedsImageResponse) GetSnapshot() string {
@@ -4960,7 +5028,7 @@ type SnapshotsOfBuildRequest struct {
 
 func (x *SnapshotsOfBuildRequest) Reset() {
 	*x = SnapshotsOfBuildRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[79]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4972,7 +5040,7 @@ func (x *SnapshotsOfBuildRequest) String() string {
 func (*SnapshotsOfBuildRequest) ProtoMessage() {}
 
 func (x *SnapshotsOfBuildRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[79]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4985,7 +5053,7 @@ func (x *SnapshotsOfBuildRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsOfBuildRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsOfBuildRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{79}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *SnapshotsOfBuildRequest) GetBuild() string {
@@ -5004,7 +5072,7 @@ type SnapshotsOfBuildResponse struct {
 
 func (x *SnapshotsOfBuildResponse) Reset() {
 	*x = SnapshotsOfBuildResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[80]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5016,7 +5084,7 @@ func (x *SnapshotsOfBuildResponse) String() string {
 func (*SnapshotsOfBuildResponse) ProtoMessage() {}
 
 func (x *SnapshotsOfBuildResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[80]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5029,7 +5097,7 @@ func (x *SnapshotsOfBuildResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsOfBuildResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsOfBuildResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{80}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *SnapshotsOfBuildResponse) GetCount() int64 {
@@ -5048,7 +5116,7 @@ type TemplateBytesRequest struct {
 
 func (x *TemplateBytesRequest) Reset() {
 	*x = TemplateBytesRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[81]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5060,7 +5128,7 @@ func (x *TemplateBytesRequest) String() string {
 func (*TemplateBytesRequest) ProtoMessage() {}
 
 func (x *TemplateBytesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[81]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5073,7 +5141,7 @@ func (x *TemplateBytesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateBytesRequest.ProtoReflect.Descriptor instead.
 func (*TemplateBytesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{81}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *TemplateBytesRequest) GetTenant() string {
@@ -5092,7 +5160,7 @@ type TemplateBytesResponse struct {
 
 func (x *TemplateBytesResponse) Reset() {
 	*x = TemplateBytesResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[82]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5104,7 +5172,7 @@ func (x *TemplateBytesResponse) String() string {
 func (*TemplateBytesResponse) ProtoMessage() {}
 
 func (x *TemplateBytesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[82]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5117,7 +5185,7 @@ func (x *TemplateBytesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateBytesResponse.ProtoReflect.Descriptor instead.
 func (*TemplateBytesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{82}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *TemplateBytesResponse) GetBytes() int64 {
@@ -5137,7 +5205,7 @@ type KeepCopyKeyRequest struct {
 
 func (x *KeepCopyKeyRequest) Reset() {
 	*x = KeepCopyKeyRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[83]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5149,7 +5217,7 @@ func (x *KeepCopyKeyRequest) String() string {
 func (*KeepCopyKeyRequest) ProtoMessage() {}
 
 func (x *KeepCopyKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[83]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5162,7 +5230,7 @@ func (x *KeepCopyKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepCopyKeyRequest.ProtoReflect.Descriptor instead.
 func (*KeepCopyKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{83}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *KeepCopyKeyRequest) GetPrefix() string {
@@ -5188,7 +5256,7 @@ type KeepCopyKeyResponse struct {
 
 func (x *KeepCopyKeyResponse) Reset() {
 	*x = KeepCopyKeyResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[84]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5200,7 +5268,7 @@ func (x *KeepCopyKeyResponse) String() string {
 func (*KeepCopyKeyResponse) ProtoMessage() {}
 
 func (x *KeepCopyKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[84]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5213,7 +5281,7 @@ func (x *KeepCopyKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepCopyKeyResponse.ProtoReflect.Descriptor instead.
 func (*KeepCopyKeyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{84}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *KeepCopyKeyResponse) GetSealed() []byte {
@@ -5231,7 +5299,7 @@ type PackScopeRequest struct {
 
 func (x *PackScopeRequest) Reset() {
 	*x = PackScopeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[85]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5243,7 +5311,7 @@ func (x *PackScopeRequest) String() string {
 func (*PackScopeRequest) ProtoMessage() {}
 
 func (x *PackScopeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[85]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5256,7 +5324,7 @@ func (x *PackScopeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackScopeRequest.ProtoReflect.Descriptor instead.
 func (*PackScopeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{85}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{86}
 }
 
 type PackScopeResponse struct {
@@ -5268,7 +5336,7 @@ type PackScopeResponse struct {
 
 func (x *PackScopeResponse) Reset() {
 	*x = PackScopeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[86]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5280,7 +5348,7 @@ func (x *PackScopeResponse) String() string {
 func (*PackScopeResponse) ProtoMessage() {}
 
 func (x *PackScopeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[86]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5293,7 +5361,7 @@ func (x *PackScopeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackScopeResponse.ProtoReflect.Descriptor instead.
 func (*PackScopeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{86}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *PackScopeResponse) GetScope() string {
@@ -5315,7 +5383,7 @@ type CopyAttempt struct {
 
 func (x *CopyAttempt) Reset() {
 	*x = CopyAttempt{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[87]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5327,7 +5395,7 @@ func (x *CopyAttempt) String() string {
 func (*CopyAttempt) ProtoMessage() {}
 
 func (x *CopyAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[87]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5340,7 +5408,7 @@ func (x *CopyAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyAttempt.ProtoReflect.Descriptor instead.
 func (*CopyAttempt) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{87}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *CopyAttempt) GetSnapshot() string {
@@ -5374,7 +5442,7 @@ type BeginCopyRequest struct {
 
 func (x *BeginCopyRequest) Reset() {
 	*x = BeginCopyRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[88]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5386,7 +5454,7 @@ func (x *BeginCopyRequest) String() string {
 func (*BeginCopyRequest) ProtoMessage() {}
 
 func (x *BeginCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[88]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5399,7 +5467,7 @@ func (x *BeginCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCopyRequest.ProtoReflect.Descriptor instead.
 func (*BeginCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{88}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *BeginCopyRequest) GetSnapshot() string {
@@ -5425,7 +5493,7 @@ type BeginCopyResponse struct {
 
 func (x *BeginCopyResponse) Reset() {
 	*x = BeginCopyResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[89]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5437,7 +5505,7 @@ func (x *BeginCopyResponse) String() string {
 func (*BeginCopyResponse) ProtoMessage() {}
 
 func (x *BeginCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[89]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5450,7 +5518,7 @@ func (x *BeginCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginCopyResponse.ProtoReflect.Descriptor instead.
 func (*BeginCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{89}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *BeginCopyResponse) GetNumber() int64 {
@@ -5472,7 +5540,7 @@ type UsePacksRequest struct {
 
 func (x *UsePacksRequest) Reset() {
 	*x = UsePacksRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[90]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5484,7 +5552,7 @@ func (x *UsePacksRequest) String() string {
 func (*UsePacksRequest) ProtoMessage() {}
 
 func (x *UsePacksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[90]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5497,7 +5565,7 @@ func (x *UsePacksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsePacksRequest.ProtoReflect.Descriptor instead.
 func (*UsePacksRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{90}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *UsePacksRequest) GetAttempt() *CopyAttempt {
@@ -5537,7 +5605,7 @@ type UsePacksResponse struct {
 
 func (x *UsePacksResponse) Reset() {
 	*x = UsePacksResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[91]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5549,7 +5617,7 @@ func (x *UsePacksResponse) String() string {
 func (*UsePacksResponse) ProtoMessage() {}
 
 func (x *UsePacksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[91]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5562,7 +5630,7 @@ func (x *UsePacksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsePacksResponse.ProtoReflect.Descriptor instead.
 func (*UsePacksResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{91}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *UsePacksResponse) GetRefused() []string {
@@ -5581,7 +5649,7 @@ type CompleteCopyRequest struct {
 
 func (x *CompleteCopyRequest) Reset() {
 	*x = CompleteCopyRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[92]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5593,7 +5661,7 @@ func (x *CompleteCopyRequest) String() string {
 func (*CompleteCopyRequest) ProtoMessage() {}
 
 func (x *CompleteCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[92]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5606,7 +5674,7 @@ func (x *CompleteCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteCopyRequest.ProtoReflect.Descriptor instead.
 func (*CompleteCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{92}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *CompleteCopyRequest) GetAttempt() *CopyAttempt {
@@ -5624,7 +5692,7 @@ type CompleteCopyResponse struct {
 
 func (x *CompleteCopyResponse) Reset() {
 	*x = CompleteCopyResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[93]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5636,7 +5704,7 @@ func (x *CompleteCopyResponse) String() string {
 func (*CompleteCopyResponse) ProtoMessage() {}
 
 func (x *CompleteCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[93]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5649,7 +5717,7 @@ func (x *CompleteCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteCopyResponse.ProtoReflect.Descriptor instead.
 func (*CompleteCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{93}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{94}
 }
 
 type AbandonCopyRequest struct {
@@ -5663,7 +5731,7 @@ type AbandonCopyRequest struct {
 
 func (x *AbandonCopyRequest) Reset() {
 	*x = AbandonCopyRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[94]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5675,7 +5743,7 @@ func (x *AbandonCopyRequest) String() string {
 func (*AbandonCopyRequest) ProtoMessage() {}
 
 func (x *AbandonCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[94]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5688,7 +5756,7 @@ func (x *AbandonCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbandonCopyRequest.ProtoReflect.Descriptor instead.
 func (*AbandonCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{94}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *AbandonCopyRequest) GetSnapshot() string {
@@ -5720,7 +5788,7 @@ type AbandonCopyResponse struct {
 
 func (x *AbandonCopyResponse) Reset() {
 	*x = AbandonCopyResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[95]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5732,7 +5800,7 @@ func (x *AbandonCopyResponse) String() string {
 func (*AbandonCopyResponse) ProtoMessage() {}
 
 func (x *AbandonCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[95]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5745,7 +5813,7 @@ func (x *AbandonCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbandonCopyResponse.ProtoReflect.Descriptor instead.
 func (*AbandonCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{95}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{96}
 }
 
 // VolumeHomesRequest names a Boot, on the Node boot_node.
@@ -5760,7 +5828,7 @@ type VolumeHomesRequest struct {
 
 func (x *VolumeHomesRequest) Reset() {
 	*x = VolumeHomesRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5772,7 +5840,7 @@ func (x *VolumeHomesRequest) String() string {
 func (*VolumeHomesRequest) ProtoMessage() {}
 
 func (x *VolumeHomesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[96]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5785,7 +5853,7 @@ func (x *VolumeHomesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeHomesRequest.ProtoReflect.Descriptor instead.
 func (*VolumeHomesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{96}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *VolumeHomesRequest) GetSandbox() string {
@@ -5818,7 +5886,7 @@ type VolumeHomesResponse struct {
 
 func (x *VolumeHomesResponse) Reset() {
 	*x = VolumeHomesResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5830,7 +5898,7 @@ func (x *VolumeHomesResponse) String() string {
 func (*VolumeHomesResponse) ProtoMessage() {}
 
 func (x *VolumeHomesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[97]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5843,7 +5911,7 @@ func (x *VolumeHomesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeHomesResponse.ProtoReflect.Descriptor instead.
 func (*VolumeHomesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{97}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *VolumeHomesResponse) GetHomes() []*VolumeHome {
@@ -5867,7 +5935,7 @@ type VolumeHome struct {
 
 func (x *VolumeHome) Reset() {
 	*x = VolumeHome{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[98]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5879,7 +5947,7 @@ func (x *VolumeHome) String() string {
 func (*VolumeHome) ProtoMessage() {}
 
 func (x *VolumeHome) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[98]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5892,7 +5960,7 @@ func (x *VolumeHome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeHome.ProtoReflect.Descriptor instead.
 func (*VolumeHome) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{98}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *VolumeHome) GetId() string {
@@ -5940,7 +6008,7 @@ type FindCopyRequest struct {
 
 func (x *FindCopyRequest) Reset() {
 	*x = FindCopyRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[99]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5952,7 +6020,7 @@ func (x *FindCopyRequest) String() string {
 func (*FindCopyRequest) ProtoMessage() {}
 
 func (x *FindCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[99]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5965,7 +6033,7 @@ func (x *FindCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindCopyRequest.ProtoReflect.Descriptor instead.
 func (*FindCopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{99}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *FindCopyRequest) GetTenant() string {
@@ -5991,7 +6059,7 @@ type FindCopyResponse struct {
 
 func (x *FindCopyResponse) Reset() {
 	*x = FindCopyResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[100]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6003,7 +6071,7 @@ func (x *FindCopyResponse) String() string {
 func (*FindCopyResponse) ProtoMessage() {}
 
 func (x *FindCopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[100]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6016,7 +6084,7 @@ func (x *FindCopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindCopyResponse.ProtoReflect.Descriptor instead.
 func (*FindCopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{100}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *FindCopyResponse) GetPrefix() string {
@@ -6050,7 +6118,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\xb8\f\n" +
+	"outputTail\"\xeb\f\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -6094,13 +6162,18 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\aingress\x18* \x01(\tR\aingress\x12>\n" +
 	"\avolumes\x18+ \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x12\x16\n" +
 	"\x06origin\x18, \x01(\tR\x06origin\x12\x17\n" +
-	"\amay_run\x18- \x01(\bR\x06mayRun\x1a;\n" +
+	"\amay_run\x18- \x01(\bR\x06mayRun\x121\n" +
+	"\x04back\x18. \x01(\v2\x1d.cloudsandbox.session.v1.BackR\x04back\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
+	"\x04Back\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\tR\bsnapshot\x12\x1a\n" +
+	"\btimeline\x18\x02 \x01(\x03R\btimeline\x12\x12\n" +
+	"\x04boot\x18\x03 \x01(\x03R\x04boot\"M\n" +
 	"\vVolumeMount\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -6584,302 +6657,304 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                    // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                   // 1: cloudsandbox.session.v1.Limits
 	(*Boot)(nil),                     // 2: cloudsandbox.session.v1.Boot
 	(*TerminationRecord)(nil),        // 3: cloudsandbox.session.v1.TerminationRecord
 	(*Sandbox)(nil),                  // 4: cloudsandbox.session.v1.Sandbox
-	(*VolumeMount)(nil),              // 5: cloudsandbox.session.v1.VolumeMount
-	(*Restored)(nil),                 // 6: cloudsandbox.session.v1.Restored
-	(*Wanted)(nil),                   // 7: cloudsandbox.session.v1.Wanted
-	(*CreateRequest)(nil),            // 8: cloudsandbox.session.v1.CreateRequest
-	(*CreateResponse)(nil),           // 9: cloudsandbox.session.v1.CreateResponse
-	(*EnsureRequest)(nil),            // 10: cloudsandbox.session.v1.EnsureRequest
-	(*EnsureResponse)(nil),           // 11: cloudsandbox.session.v1.EnsureResponse
-	(*GetRequest)(nil),               // 12: cloudsandbox.session.v1.GetRequest
-	(*GetResponse)(nil),              // 13: cloudsandbox.session.v1.GetResponse
-	(*SettledRequest)(nil),           // 14: cloudsandbox.session.v1.SettledRequest
-	(*SettledResponse)(nil),          // 15: cloudsandbox.session.v1.SettledResponse
-	(*ListRequest)(nil),              // 16: cloudsandbox.session.v1.ListRequest
-	(*ListResponse)(nil),             // 17: cloudsandbox.session.v1.ListResponse
-	(*SetTimeoutRequest)(nil),        // 18: cloudsandbox.session.v1.SetTimeoutRequest
-	(*SetTimeoutResponse)(nil),       // 19: cloudsandbox.session.v1.SetTimeoutResponse
-	(*Value)(nil),                    // 20: cloudsandbox.session.v1.Value
-	(*UpdateRequest)(nil),            // 21: cloudsandbox.session.v1.UpdateRequest
-	(*VolumeMounts)(nil),             // 22: cloudsandbox.session.v1.VolumeMounts
-	(*PortChange)(nil),               // 23: cloudsandbox.session.v1.PortChange
-	(*UpdateResponse)(nil),           // 24: cloudsandbox.session.v1.UpdateResponse
-	(*TouchRequest)(nil),             // 25: cloudsandbox.session.v1.TouchRequest
-	(*TouchResponse)(nil),            // 26: cloudsandbox.session.v1.TouchResponse
-	(*EndRequest)(nil),               // 27: cloudsandbox.session.v1.EndRequest
-	(*EndResponse)(nil),              // 28: cloudsandbox.session.v1.EndResponse
-	(*CountsRequest)(nil),            // 29: cloudsandbox.session.v1.CountsRequest
-	(*CountsResponse)(nil),           // 30: cloudsandbox.session.v1.CountsResponse
-	(*IdleRequest)(nil),              // 31: cloudsandbox.session.v1.IdleRequest
-	(*IdleResponse)(nil),             // 32: cloudsandbox.session.v1.IdleResponse
-	(*SecretChangedRequest)(nil),     // 33: cloudsandbox.session.v1.SecretChangedRequest
-	(*SecretChangedResponse)(nil),    // 34: cloudsandbox.session.v1.SecretChangedResponse
-	(*Use)(nil),                      // 35: cloudsandbox.session.v1.Use
-	(*UsedRequest)(nil),              // 36: cloudsandbox.session.v1.UsedRequest
-	(*UsedResponse)(nil),             // 37: cloudsandbox.session.v1.UsedResponse
-	(*BootEndedRequest)(nil),         // 38: cloudsandbox.session.v1.BootEndedRequest
-	(*BootEndedResponse)(nil),        // 39: cloudsandbox.session.v1.BootEndedResponse
-	(*Snapshot)(nil),                 // 40: cloudsandbox.session.v1.Snapshot
-	(*PauseRequest)(nil),             // 41: cloudsandbox.session.v1.PauseRequest
-	(*PauseResponse)(nil),            // 42: cloudsandbox.session.v1.PauseResponse
-	(*ResumeRequest)(nil),            // 43: cloudsandbox.session.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 44: cloudsandbox.session.v1.ResumeResponse
-	(*RollbackRequest)(nil),          // 45: cloudsandbox.session.v1.RollbackRequest
-	(*RollbackResponse)(nil),         // 46: cloudsandbox.session.v1.RollbackResponse
-	(*ForkRequest)(nil),              // 47: cloudsandbox.session.v1.ForkRequest
-	(*Forked)(nil),                   // 48: cloudsandbox.session.v1.Forked
-	(*ForkResponse)(nil),             // 49: cloudsandbox.session.v1.ForkResponse
-	(*TakeSnapshotRequest)(nil),      // 50: cloudsandbox.session.v1.TakeSnapshotRequest
-	(*TakeSnapshotResponse)(nil),     // 51: cloudsandbox.session.v1.TakeSnapshotResponse
-	(*GetSnapshotRequest)(nil),       // 52: cloudsandbox.session.v1.GetSnapshotRequest
-	(*GetSnapshotResponse)(nil),      // 53: cloudsandbox.session.v1.GetSnapshotResponse
-	(*ListSnapshotsRequest)(nil),     // 54: cloudsandbox.session.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),    // 55: cloudsandbox.session.v1.ListSnapshotsResponse
-	(*HistoryRequest)(nil),           // 56: cloudsandbox.session.v1.HistoryRequest
-	(*HistoryResponse)(nil),          // 57: cloudsandbox.session.v1.HistoryResponse
-	(*DeleteSnapshotRequest)(nil),    // 58: cloudsandbox.session.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil),   // 59: cloudsandbox.session.v1.DeleteSnapshotResponse
-	(*Volume)(nil),                   // 60: cloudsandbox.session.v1.Volume
-	(*CreateVolumeRequest)(nil),      // 61: cloudsandbox.session.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),     // 62: cloudsandbox.session.v1.CreateVolumeResponse
-	(*GetVolumeRequest)(nil),         // 63: cloudsandbox.session.v1.GetVolumeRequest
-	(*GetVolumeResponse)(nil),        // 64: cloudsandbox.session.v1.GetVolumeResponse
-	(*ListVolumesRequest)(nil),       // 65: cloudsandbox.session.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),      // 66: cloudsandbox.session.v1.ListVolumesResponse
-	(*DeleteVolumeRequest)(nil),      // 67: cloudsandbox.session.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),     // 68: cloudsandbox.session.v1.DeleteVolumeResponse
-	(*NodeEndedRequest)(nil),         // 69: cloudsandbox.session.v1.NodeEndedRequest
-	(*NodeEndedResponse)(nil),        // 70: cloudsandbox.session.v1.NodeEndedResponse
-	(*RenewLeaseRequest)(nil),        // 71: cloudsandbox.session.v1.RenewLeaseRequest
-	(*RenewLeaseResponse)(nil),       // 72: cloudsandbox.session.v1.RenewLeaseResponse
-	(*LeaderOfRequest)(nil),          // 73: cloudsandbox.session.v1.LeaderOfRequest
-	(*LeaderOfResponse)(nil),         // 74: cloudsandbox.session.v1.LeaderOfResponse
-	(*OwnerOfRequest)(nil),           // 75: cloudsandbox.session.v1.OwnerOfRequest
-	(*OwnerOfResponse)(nil),          // 76: cloudsandbox.session.v1.OwnerOfResponse
-	(*NeedsImageRequest)(nil),        // 77: cloudsandbox.session.v1.NeedsImageRequest
-	(*NeedsImageResponse)(nil),       // 78: cloudsandbox.session.v1.NeedsImageResponse
-	(*SnapshotsOfBuildRequest)(nil),  // 79: cloudsandbox.session.v1.SnapshotsOfBuildRequest
-	(*SnapshotsOfBuildResponse)(nil), // 80: cloudsandbox.session.v1.SnapshotsOfBuildResponse
-	(*TemplateBytesRequest)(nil),     // 81: cloudsandbox.session.v1.TemplateBytesRequest
-	(*TemplateBytesResponse)(nil),    // 82: cloudsandbox.session.v1.TemplateBytesResponse
-	(*KeepCopyKeyRequest)(nil),       // 83: cloudsandbox.session.v1.KeepCopyKeyRequest
-	(*KeepCopyKeyResponse)(nil),      // 84: cloudsandbox.session.v1.KeepCopyKeyResponse
-	(*PackScopeRequest)(nil),         // 85: cloudsandbox.session.v1.PackScopeRequest
-	(*PackScopeResponse)(nil),        // 86: cloudsandbox.session.v1.PackScopeResponse
-	(*CopyAttempt)(nil),              // 87: cloudsandbox.session.v1.CopyAttempt
-	(*BeginCopyRequest)(nil),         // 88: cloudsandbox.session.v1.BeginCopyRequest
-	(*BeginCopyResponse)(nil),        // 89: cloudsandbox.session.v1.BeginCopyResponse
-	(*UsePacksRequest)(nil),          // 90: cloudsandbox.session.v1.UsePacksRequest
-	(*UsePacksResponse)(nil),         // 91: cloudsandbox.session.v1.UsePacksResponse
-	(*CompleteCopyRequest)(nil),      // 92: cloudsandbox.session.v1.CompleteCopyRequest
-	(*CompleteCopyResponse)(nil),     // 93: cloudsandbox.session.v1.CompleteCopyResponse
-	(*AbandonCopyRequest)(nil),       // 94: cloudsandbox.session.v1.AbandonCopyRequest
-	(*AbandonCopyResponse)(nil),      // 95: cloudsandbox.session.v1.AbandonCopyResponse
-	(*VolumeHomesRequest)(nil),       // 96: cloudsandbox.session.v1.VolumeHomesRequest
-	(*VolumeHomesResponse)(nil),      // 97: cloudsandbox.session.v1.VolumeHomesResponse
-	(*VolumeHome)(nil),               // 98: cloudsandbox.session.v1.VolumeHome
-	(*FindCopyRequest)(nil),          // 99: cloudsandbox.session.v1.FindCopyRequest
-	(*FindCopyResponse)(nil),         // 100: cloudsandbox.session.v1.FindCopyResponse
-	nil,                              // 101: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                              // 102: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                              // 103: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                              // 104: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                              // 105: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                              // 106: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                              // 107: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                              // 108: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                              // 109: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                              // 110: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                              // 111: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),    // 112: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 113: google.protobuf.Duration
+	(*Back)(nil),                     // 5: cloudsandbox.session.v1.Back
+	(*VolumeMount)(nil),              // 6: cloudsandbox.session.v1.VolumeMount
+	(*Restored)(nil),                 // 7: cloudsandbox.session.v1.Restored
+	(*Wanted)(nil),                   // 8: cloudsandbox.session.v1.Wanted
+	(*CreateRequest)(nil),            // 9: cloudsandbox.session.v1.CreateRequest
+	(*CreateResponse)(nil),           // 10: cloudsandbox.session.v1.CreateResponse
+	(*EnsureRequest)(nil),            // 11: cloudsandbox.session.v1.EnsureRequest
+	(*EnsureResponse)(nil),           // 12: cloudsandbox.session.v1.EnsureResponse
+	(*GetRequest)(nil),               // 13: cloudsandbox.session.v1.GetRequest
+	(*GetResponse)(nil),              // 14: cloudsandbox.session.v1.GetResponse
+	(*SettledRequest)(nil),           // 15: cloudsandbox.session.v1.SettledRequest
+	(*SettledResponse)(nil),          // 16: cloudsandbox.session.v1.SettledResponse
+	(*ListRequest)(nil),              // 17: cloudsandbox.session.v1.ListRequest
+	(*ListResponse)(nil),             // 18: cloudsandbox.session.v1.ListResponse
+	(*SetTimeoutRequest)(nil),        // 19: cloudsandbox.session.v1.SetTimeoutRequest
+	(*SetTimeoutResponse)(nil),       // 20: cloudsandbox.session.v1.SetTimeoutResponse
+	(*Value)(nil),                    // 21: cloudsandbox.session.v1.Value
+	(*UpdateRequest)(nil),            // 22: cloudsandbox.session.v1.UpdateRequest
+	(*VolumeMounts)(nil),             // 23: cloudsandbox.session.v1.VolumeMounts
+	(*PortChange)(nil),               // 24: cloudsandbox.session.v1.PortChange
+	(*UpdateResponse)(nil),           // 25: cloudsandbox.session.v1.UpdateResponse
+	(*TouchRequest)(nil),             // 26: cloudsandbox.session.v1.TouchRequest
+	(*TouchResponse)(nil),            // 27: cloudsandbox.session.v1.TouchResponse
+	(*EndRequest)(nil),               // 28: cloudsandbox.session.v1.EndRequest
+	(*EndResponse)(nil),              // 29: cloudsandbox.session.v1.EndResponse
+	(*CountsRequest)(nil),            // 30: cloudsandbox.session.v1.CountsRequest
+	(*CountsResponse)(nil),           // 31: cloudsandbox.session.v1.CountsResponse
+	(*IdleRequest)(nil),              // 32: cloudsandbox.session.v1.IdleRequest
+	(*IdleResponse)(nil),             // 33: cloudsandbox.session.v1.IdleResponse
+	(*SecretChangedRequest)(nil),     // 34: cloudsandbox.session.v1.SecretChangedRequest
+	(*SecretChangedResponse)(nil),    // 35: cloudsandbox.session.v1.SecretChangedResponse
+	(*Use)(nil),                      // 36: cloudsandbox.session.v1.Use
+	(*UsedRequest)(nil),              // 37: cloudsandbox.session.v1.UsedRequest
+	(*UsedResponse)(nil),             // 38: cloudsandbox.session.v1.UsedResponse
+	(*BootEndedRequest)(nil),         // 39: cloudsandbox.session.v1.BootEndedRequest
+	(*BootEndedResponse)(nil),        // 40: cloudsandbox.session.v1.BootEndedResponse
+	(*Snapshot)(nil),                 // 41: cloudsandbox.session.v1.Snapshot
+	(*PauseRequest)(nil),             // 42: cloudsandbox.session.v1.PauseRequest
+	(*PauseResponse)(nil),            // 43: cloudsandbox.session.v1.PauseResponse
+	(*ResumeRequest)(nil),            // 44: cloudsandbox.session.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 45: cloudsandbox.session.v1.ResumeResponse
+	(*RollbackRequest)(nil),          // 46: cloudsandbox.session.v1.RollbackRequest
+	(*RollbackResponse)(nil),         // 47: cloudsandbox.session.v1.RollbackResponse
+	(*ForkRequest)(nil),              // 48: cloudsandbox.session.v1.ForkRequest
+	(*Forked)(nil),                   // 49: cloudsandbox.session.v1.Forked
+	(*ForkResponse)(nil),             // 50: cloudsandbox.session.v1.ForkResponse
+	(*TakeSnapshotRequest)(nil),      // 51: cloudsandbox.session.v1.TakeSnapshotRequest
+	(*TakeSnapshotResponse)(nil),     // 52: cloudsandbox.session.v1.TakeSnapshotResponse
+	(*GetSnapshotRequest)(nil),       // 53: cloudsandbox.session.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),      // 54: cloudsandbox.session.v1.GetSnapshotResponse
+	(*ListSnapshotsRequest)(nil),     // 55: cloudsandbox.session.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),    // 56: cloudsandbox.session.v1.ListSnapshotsResponse
+	(*HistoryRequest)(nil),           // 57: cloudsandbox.session.v1.HistoryRequest
+	(*HistoryResponse)(nil),          // 58: cloudsandbox.session.v1.HistoryResponse
+	(*DeleteSnapshotRequest)(nil),    // 59: cloudsandbox.session.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil),   // 60: cloudsandbox.session.v1.DeleteSnapshotResponse
+	(*Volume)(nil),                   // 61: cloudsandbox.session.v1.Volume
+	(*CreateVolumeRequest)(nil),      // 62: cloudsandbox.session.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 63: cloudsandbox.session.v1.CreateVolumeResponse
+	(*GetVolumeRequest)(nil),         // 64: cloudsandbox.session.v1.GetVolumeRequest
+	(*GetVolumeResponse)(nil),        // 65: cloudsandbox.session.v1.GetVolumeResponse
+	(*ListVolumesRequest)(nil),       // 66: cloudsandbox.session.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),      // 67: cloudsandbox.session.v1.ListVolumesResponse
+	(*DeleteVolumeRequest)(nil),      // 68: cloudsandbox.session.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 69: cloudsandbox.session.v1.DeleteVolumeResponse
+	(*NodeEndedRequest)(nil),         // 70: cloudsandbox.session.v1.NodeEndedRequest
+	(*NodeEndedResponse)(nil),        // 71: cloudsandbox.session.v1.NodeEndedResponse
+	(*RenewLeaseRequest)(nil),        // 72: cloudsandbox.session.v1.RenewLeaseRequest
+	(*RenewLeaseResponse)(nil),       // 73: cloudsandbox.session.v1.RenewLeaseResponse
+	(*LeaderOfRequest)(nil),          // 74: cloudsandbox.session.v1.LeaderOfRequest
+	(*LeaderOfResponse)(nil),         // 75: cloudsandbox.session.v1.LeaderOfResponse
+	(*OwnerOfRequest)(nil),           // 76: cloudsandbox.session.v1.OwnerOfRequest
+	(*OwnerOfResponse)(nil),          // 77: cloudsandbox.session.v1.OwnerOfResponse
+	(*NeedsImageRequest)(nil),        // 78: cloudsandbox.session.v1.NeedsImageRequest
+	(*NeedsImageResponse)(nil),       // 79: cloudsandbox.session.v1.NeedsImageResponse
+	(*SnapshotsOfBuildRequest)(nil),  // 80: cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	(*SnapshotsOfBuildResponse)(nil), // 81: cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	(*TemplateBytesRequest)(nil),     // 82: cloudsandbox.session.v1.TemplateBytesRequest
+	(*TemplateBytesResponse)(nil),    // 83: cloudsandbox.session.v1.TemplateBytesResponse
+	(*KeepCopyKeyRequest)(nil),       // 84: cloudsandbox.session.v1.KeepCopyKeyRequest
+	(*KeepCopyKeyResponse)(nil),      // 85: cloudsandbox.session.v1.KeepCopyKeyResponse
+	(*PackScopeRequest)(nil),         // 86: cloudsandbox.session.v1.PackScopeRequest
+	(*PackScopeResponse)(nil),        // 87: cloudsandbox.session.v1.PackScopeResponse
+	(*CopyAttempt)(nil),              // 88: cloudsandbox.session.v1.CopyAttempt
+	(*BeginCopyRequest)(nil),         // 89: cloudsandbox.session.v1.BeginCopyRequest
+	(*BeginCopyResponse)(nil),        // 90: cloudsandbox.session.v1.BeginCopyResponse
+	(*UsePacksRequest)(nil),          // 91: cloudsandbox.session.v1.UsePacksRequest
+	(*UsePacksResponse)(nil),         // 92: cloudsandbox.session.v1.UsePacksResponse
+	(*CompleteCopyRequest)(nil),      // 93: cloudsandbox.session.v1.CompleteCopyRequest
+	(*CompleteCopyResponse)(nil),     // 94: cloudsandbox.session.v1.CompleteCopyResponse
+	(*AbandonCopyRequest)(nil),       // 95: cloudsandbox.session.v1.AbandonCopyRequest
+	(*AbandonCopyResponse)(nil),      // 96: cloudsandbox.session.v1.AbandonCopyResponse
+	(*VolumeHomesRequest)(nil),       // 97: cloudsandbox.session.v1.VolumeHomesRequest
+	(*VolumeHomesResponse)(nil),      // 98: cloudsandbox.session.v1.VolumeHomesResponse
+	(*VolumeHome)(nil),               // 99: cloudsandbox.session.v1.VolumeHome
+	(*FindCopyRequest)(nil),          // 100: cloudsandbox.session.v1.FindCopyRequest
+	(*FindCopyResponse)(nil),         // 101: cloudsandbox.session.v1.FindCopyResponse
+	nil,                              // 102: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                              // 103: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                              // 104: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                              // 105: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                              // 106: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                              // 107: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                              // 108: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                              // 109: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                              // 110: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                              // 111: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                              // 112: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),    // 113: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 114: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	112, // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
+	113, // 0: cloudsandbox.session.v1.TerminationRecord.at:type_name -> google.protobuf.Timestamp
 	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	101, // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	102, // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	102, // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	103, // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
 	2,   // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	112, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	112, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	113, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	112, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	113, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	113, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	113, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	114, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	113, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	114, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
 	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.TerminationRecord
-	112, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	113, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
-	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	112, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
-	5,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	113, // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	113, // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	113, // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
-	0,   // 20: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	103, // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	104, // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	113, // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
-	5,   // 24: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	7,   // 25: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
-	4,   // 26: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	7,   // 27: cloudsandbox.session.v1.EnsureRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
-	4,   // 28: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 29: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 30: cloudsandbox.session.v1.SettledResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	105, // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	112, // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
-	4,   // 33: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	113, // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
-	4,   // 35: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	113, // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	113, // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	106, // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	107, // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	113, // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
-	22,  // 41: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
-	23,  // 42: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
-	5,   // 43: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
-	4,   // 44: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 45: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 46: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	108, // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	35,  // 48: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	112, // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	112, // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
-	0,   // 51: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
-	1,   // 52: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	109, // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	112, // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
-	5,   // 55: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	4,   // 56: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 57: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 58: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	113, // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	113, // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	110, // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	111, // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
-	4,   // 63: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	113, // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
-	48,  // 65: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
-	40,  // 66: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	40,  // 67: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	40,  // 68: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	40,  // 69: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	40,  // 70: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	112, // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
-	60,  // 72: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	60,  // 73: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	60,  // 74: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
-	60,  // 75: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	113, // 76: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
-	113, // 77: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
-	113, // 78: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
-	113, // 79: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
-	112, // 80: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
-	87,  // 81: cloudsandbox.session.v1.UsePacksRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
-	113, // 82: cloudsandbox.session.v1.UsePacksRequest.life:type_name -> google.protobuf.Duration
-	87,  // 83: cloudsandbox.session.v1.CompleteCopyRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
-	98,  // 84: cloudsandbox.session.v1.VolumeHomesResponse.homes:type_name -> cloudsandbox.session.v1.VolumeHome
-	20,  // 85: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 86: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 87: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	20,  // 88: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	8,   // 89: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	10,  // 90: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	12,  // 91: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	14,  // 92: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
-	16,  // 93: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	18,  // 94: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	21,  // 95: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	25,  // 96: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	27,  // 97: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	29,  // 98: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	31,  // 99: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	41,  // 100: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	43,  // 101: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	45,  // 102: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	47,  // 103: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	50,  // 104: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	52,  // 105: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	54,  // 106: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	56,  // 107: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	58,  // 108: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	61,  // 109: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
-	63,  // 110: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
-	65,  // 111: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
-	67,  // 112: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
-	33,  // 113: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	36,  // 114: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	38,  // 115: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	69,  // 116: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
-	71,  // 117: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
-	73,  // 118: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
-	75,  // 119: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
-	77,  // 120: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
-	79,  // 121: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
-	81,  // 122: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
-	96,  // 123: cloudsandbox.session.v1.NodeRecordsService.VolumeHomes:input_type -> cloudsandbox.session.v1.VolumeHomesRequest
-	83,  // 124: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
-	85,  // 125: cloudsandbox.session.v1.NodeRecordsService.PackScope:input_type -> cloudsandbox.session.v1.PackScopeRequest
-	88,  // 126: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:input_type -> cloudsandbox.session.v1.BeginCopyRequest
-	90,  // 127: cloudsandbox.session.v1.NodeRecordsService.UsePacks:input_type -> cloudsandbox.session.v1.UsePacksRequest
-	92,  // 128: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:input_type -> cloudsandbox.session.v1.CompleteCopyRequest
-	94,  // 129: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:input_type -> cloudsandbox.session.v1.AbandonCopyRequest
-	99,  // 130: cloudsandbox.session.v1.NodeRecordsService.FindCopy:input_type -> cloudsandbox.session.v1.FindCopyRequest
-	9,   // 131: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	11,  // 132: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	13,  // 133: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	15,  // 134: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
-	17,  // 135: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	19,  // 136: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	24,  // 137: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	26,  // 138: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	28,  // 139: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	30,  // 140: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	32,  // 141: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	42,  // 142: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	44,  // 143: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	46,  // 144: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	49,  // 145: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	51,  // 146: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	53,  // 147: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	55,  // 148: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	57,  // 149: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	59,  // 150: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	62,  // 151: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
-	64,  // 152: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
-	66,  // 153: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
-	68,  // 154: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
-	34,  // 155: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	37,  // 156: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	39,  // 157: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	70,  // 158: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
-	72,  // 159: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
-	74,  // 160: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
-	76,  // 161: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
-	78,  // 162: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
-	80,  // 163: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
-	82,  // 164: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
-	97,  // 165: cloudsandbox.session.v1.NodeRecordsService.VolumeHomes:output_type -> cloudsandbox.session.v1.VolumeHomesResponse
-	84,  // 166: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
-	86,  // 167: cloudsandbox.session.v1.NodeRecordsService.PackScope:output_type -> cloudsandbox.session.v1.PackScopeResponse
-	89,  // 168: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:output_type -> cloudsandbox.session.v1.BeginCopyResponse
-	91,  // 169: cloudsandbox.session.v1.NodeRecordsService.UsePacks:output_type -> cloudsandbox.session.v1.UsePacksResponse
-	93,  // 170: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:output_type -> cloudsandbox.session.v1.CompleteCopyResponse
-	95,  // 171: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:output_type -> cloudsandbox.session.v1.AbandonCopyResponse
-	100, // 172: cloudsandbox.session.v1.NodeRecordsService.FindCopy:output_type -> cloudsandbox.session.v1.FindCopyResponse
-	131, // [131:173] is the sub-list for method output_type
-	89,  // [89:131] is the sub-list for method input_type
-	89,  // [89:89] is the sub-list for extension type_name
-	89,  // [89:89] is the sub-list for extension extendee
-	0,   // [0:89] is the sub-list for field type_name
+	113, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	114, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	7,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
+	113, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	6,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	5,   // 17: cloudsandbox.session.v1.Sandbox.back:type_name -> cloudsandbox.session.v1.Back
+	114, // 18: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	114, // 19: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	114, // 20: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	0,   // 21: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
+	104, // 22: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	105, // 23: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	114, // 24: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	6,   // 25: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	8,   // 26: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
+	4,   // 27: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	8,   // 28: cloudsandbox.session.v1.EnsureRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
+	4,   // 29: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 30: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 31: cloudsandbox.session.v1.SettledResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	106, // 32: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	113, // 33: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	4,   // 34: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
+	114, // 35: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	4,   // 36: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	114, // 37: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	114, // 38: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	107, // 39: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	108, // 40: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	114, // 41: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	23,  // 42: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
+	24,  // 43: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
+	6,   // 44: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
+	4,   // 45: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 46: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 47: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	109, // 48: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	36,  // 49: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
+	113, // 50: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	113, // 51: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	0,   // 52: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
+	1,   // 53: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
+	110, // 54: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	113, // 55: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	6,   // 56: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	4,   // 57: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 58: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 59: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	114, // 60: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	114, // 61: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	111, // 62: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	112, // 63: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	4,   // 64: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	114, // 65: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	49,  // 66: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
+	41,  // 67: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	41,  // 68: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	41,  // 69: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	41,  // 70: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	41,  // 71: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	113, // 72: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	61,  // 73: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	61,  // 74: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	61,  // 75: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
+	61,  // 76: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	114, // 77: cloudsandbox.session.v1.RenewLeaseRequest.life:type_name -> google.protobuf.Duration
+	114, // 78: cloudsandbox.session.v1.RenewLeaseRequest.fence_after:type_name -> google.protobuf.Duration
+	114, // 79: cloudsandbox.session.v1.RenewLeaseResponse.left:type_name -> google.protobuf.Duration
+	114, // 80: cloudsandbox.session.v1.LeaderOfResponse.left:type_name -> google.protobuf.Duration
+	113, // 81: cloudsandbox.session.v1.OwnerOfResponse.created_at:type_name -> google.protobuf.Timestamp
+	88,  // 82: cloudsandbox.session.v1.UsePacksRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
+	114, // 83: cloudsandbox.session.v1.UsePacksRequest.life:type_name -> google.protobuf.Duration
+	88,  // 84: cloudsandbox.session.v1.CompleteCopyRequest.attempt:type_name -> cloudsandbox.session.v1.CopyAttempt
+	99,  // 85: cloudsandbox.session.v1.VolumeHomesResponse.homes:type_name -> cloudsandbox.session.v1.VolumeHome
+	21,  // 86: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	21,  // 87: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	21,  // 88: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	21,  // 89: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	9,   // 90: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	11,  // 91: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	13,  // 92: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	15,  // 93: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
+	17,  // 94: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	19,  // 95: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	22,  // 96: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	26,  // 97: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	28,  // 98: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	30,  // 99: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	32,  // 100: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	42,  // 101: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	44,  // 102: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	46,  // 103: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	48,  // 104: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	51,  // 105: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	53,  // 106: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	55,  // 107: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	57,  // 108: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	59,  // 109: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	62,  // 110: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	64,  // 111: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	66,  // 112: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	68,  // 113: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	34,  // 114: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	37,  // 115: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	39,  // 116: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	70,  // 117: cloudsandbox.session.v1.SessionService.NodeEnded:input_type -> cloudsandbox.session.v1.NodeEndedRequest
+	72,  // 118: cloudsandbox.session.v1.NodeRecordsService.RenewLease:input_type -> cloudsandbox.session.v1.RenewLeaseRequest
+	74,  // 119: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:input_type -> cloudsandbox.session.v1.LeaderOfRequest
+	76,  // 120: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:input_type -> cloudsandbox.session.v1.OwnerOfRequest
+	78,  // 121: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:input_type -> cloudsandbox.session.v1.NeedsImageRequest
+	80,  // 122: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:input_type -> cloudsandbox.session.v1.SnapshotsOfBuildRequest
+	82,  // 123: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:input_type -> cloudsandbox.session.v1.TemplateBytesRequest
+	97,  // 124: cloudsandbox.session.v1.NodeRecordsService.VolumeHomes:input_type -> cloudsandbox.session.v1.VolumeHomesRequest
+	84,  // 125: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:input_type -> cloudsandbox.session.v1.KeepCopyKeyRequest
+	86,  // 126: cloudsandbox.session.v1.NodeRecordsService.PackScope:input_type -> cloudsandbox.session.v1.PackScopeRequest
+	89,  // 127: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:input_type -> cloudsandbox.session.v1.BeginCopyRequest
+	91,  // 128: cloudsandbox.session.v1.NodeRecordsService.UsePacks:input_type -> cloudsandbox.session.v1.UsePacksRequest
+	93,  // 129: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:input_type -> cloudsandbox.session.v1.CompleteCopyRequest
+	95,  // 130: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:input_type -> cloudsandbox.session.v1.AbandonCopyRequest
+	100, // 131: cloudsandbox.session.v1.NodeRecordsService.FindCopy:input_type -> cloudsandbox.session.v1.FindCopyRequest
+	10,  // 132: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	12,  // 133: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	14,  // 134: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	16,  // 135: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
+	18,  // 136: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	20,  // 137: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	25,  // 138: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	27,  // 139: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	29,  // 140: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	31,  // 141: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	33,  // 142: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	43,  // 143: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	45,  // 144: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	47,  // 145: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	50,  // 146: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	52,  // 147: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	54,  // 148: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	56,  // 149: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	58,  // 150: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	60,  // 151: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	63,  // 152: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	65,  // 153: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	67,  // 154: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	69,  // 155: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	35,  // 156: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	38,  // 157: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	40,  // 158: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	71,  // 159: cloudsandbox.session.v1.SessionService.NodeEnded:output_type -> cloudsandbox.session.v1.NodeEndedResponse
+	73,  // 160: cloudsandbox.session.v1.NodeRecordsService.RenewLease:output_type -> cloudsandbox.session.v1.RenewLeaseResponse
+	75,  // 161: cloudsandbox.session.v1.NodeRecordsService.LeaderOf:output_type -> cloudsandbox.session.v1.LeaderOfResponse
+	77,  // 162: cloudsandbox.session.v1.NodeRecordsService.OwnerOf:output_type -> cloudsandbox.session.v1.OwnerOfResponse
+	79,  // 163: cloudsandbox.session.v1.NodeRecordsService.NeedsImage:output_type -> cloudsandbox.session.v1.NeedsImageResponse
+	81,  // 164: cloudsandbox.session.v1.NodeRecordsService.SnapshotsOfBuild:output_type -> cloudsandbox.session.v1.SnapshotsOfBuildResponse
+	83,  // 165: cloudsandbox.session.v1.NodeRecordsService.TemplateBytes:output_type -> cloudsandbox.session.v1.TemplateBytesResponse
+	98,  // 166: cloudsandbox.session.v1.NodeRecordsService.VolumeHomes:output_type -> cloudsandbox.session.v1.VolumeHomesResponse
+	85,  // 167: cloudsandbox.session.v1.NodeRecordsService.KeepCopyKey:output_type -> cloudsandbox.session.v1.KeepCopyKeyResponse
+	87,  // 168: cloudsandbox.session.v1.NodeRecordsService.PackScope:output_type -> cloudsandbox.session.v1.PackScopeResponse
+	90,  // 169: cloudsandbox.session.v1.NodeRecordsService.BeginCopy:output_type -> cloudsandbox.session.v1.BeginCopyResponse
+	92,  // 170: cloudsandbox.session.v1.NodeRecordsService.UsePacks:output_type -> cloudsandbox.session.v1.UsePacksResponse
+	94,  // 171: cloudsandbox.session.v1.NodeRecordsService.CompleteCopy:output_type -> cloudsandbox.session.v1.CompleteCopyResponse
+	96,  // 172: cloudsandbox.session.v1.NodeRecordsService.AbandonCopy:output_type -> cloudsandbox.session.v1.AbandonCopyResponse
+	101, // 173: cloudsandbox.session.v1.NodeRecordsService.FindCopy:output_type -> cloudsandbox.session.v1.FindCopyResponse
+	132, // [132:174] is the sub-list for method output_type
+	90,  // [90:132] is the sub-list for method input_type
+	90,  // [90:90] is the sub-list for extension type_name
+	90,  // [90:90] is the sub-list for extension extendee
+	0,   // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -6887,18 +6962,18 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 	if File_cloudsandbox_session_v1_session_proto != nil {
 		return
 	}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[20].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[23].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[47].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[72].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[22].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[24].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[48].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[73].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   112,
+			NumMessages:   113,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
