@@ -81,5 +81,6 @@ if ((EUID != 0)); then
   exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -qq) # another program may install packages, as at the start of a machine
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null

@@ -9,8 +9,8 @@ if [[ -z $dir || ! -x $dir/postgres || ! -x $dir/initdb ]]; then
   install -d /etc/postgresql-common
   echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq >&2
-  apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends postgresql >&2
+  apt-get update -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 >&2
+  apt-get install -y -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 --no-install-recommends postgresql >&2
   dir=$(find_programs)
 fi
 echo "$dir"

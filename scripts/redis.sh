@@ -11,8 +11,8 @@ if ! program=$(command -v redis-server); then
     chmod +x "$policy"
   fi
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq >&2
-  apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends redis-server >&2
+  apt-get update -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 >&2
+  apt-get install -y -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 --no-install-recommends redis-server >&2
   program=$(command -v redis-server)
 fi
 dirname "$program"

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
@@ -36,7 +37,7 @@ func newAuthority(t *testing.T, addr string) *authority {
 		t.Skip("CLOUD_SANDBOX_PEBBLE names no authority to test with: scripts/pebble.sh builds one")
 	}
 	free := func() string {
-		a, err := rig.FreeAddr()
+		a, err := addrtest.Free()
 		if err != nil {
 			t.Fatal(err)
 		}

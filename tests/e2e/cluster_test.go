@@ -18,6 +18,7 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/cluster"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
@@ -157,7 +158,7 @@ func newCluster(t *testing.T, r *rig.Roles) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(parent, "cluster")
-	join, err := rig.FreeAddr()
+	join, err := addrtest.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func identified(t *testing.T, r *rig.Roles, dir string) {
 		if role == "gateway" {
 			continue
 		}
-		addr, err := rig.FreeAddr()
+		addr, err := addrtest.Free()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -164,7 +164,7 @@ func TestFrozenPostgres(t *testing.T) {
 		}
 	})
 	// The first call finds the database silent, the others know.
-	limit := 13 * time.Second
+	limit := 30 * time.Second
 	for _, call := range []struct{ method, path, body string }{
 		{"POST", "/api/v1/sessions", `{}`},
 		{"GET", "/api/v1/sessions", ``},
@@ -192,7 +192,7 @@ func TestFrozenPostgres(t *testing.T) {
 		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || took > limit {
 			t.Errorf("%s %s: %s after %v, Retry-After %q: %s", call.method, call.path, resp.Status, took, resp.Header.Get("Retry-After"), raw)
 		}
-		limit = 5 * time.Second
+		limit = 15 * time.Second
 	}
 	database.Freeze(t, false)
 	frozen = false

@@ -246,11 +246,11 @@ func TestIdle(t *testing.T) {
 			c.Must(t, "POST", "/api/v1/sessions/"+touched.ID+"/touch", nil, nil)
 		}
 	}
-	if err := <-done; err != nil {
-		t.Errorf("the busy one: %v", err)
-	}
 	if got := c.Get(t, touched.ID).State; got != "running" {
 		t.Errorf("the touched one is %s", got)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the busy one: %v", err)
 	}
 	rig.Within(t, rig.Patience, "the end of the idle one", func() bool { return c.Get(t, idle.ID).State == "ended" })
 	if cause := c.Get(t, idle.ID).Cause(); cause != "idle" {

@@ -64,7 +64,7 @@ func TestStormOfResumes(t *testing.T) {
 		})
 	}
 	rig.Within(t, rig.Patience, "a queue of resumes", func() bool {
-		return srv.Metric("cloud_sandbox_node_waiting_starts") >= float64(6*runtime.NumCPU())
+		return srv.Metric("cloud_sandbox_node_waiting_starts") >= float64(2*runtime.NumCPU())
 	})
 	other := create(t, few, rig.Body{"resources": rig.Body{"memory_mb": 640}}) // not a shape of the Pool
 	if left.Load() == 0 {

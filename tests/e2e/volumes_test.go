@@ -144,7 +144,7 @@ for _ in range(4): threading.Thread(target=read, daemon=True).start()
 	}
 	act(t, c, s.ID, "pause", rig.Body{})
 	act(t, c, s.ID, "resume", rig.Body{})
-	if got := c.Run(t, s.ID, "python", "import time\nwas = reads\ntime.sleep(1)\nprint(failed, reads > was)", nil); got.Stdout != "[] True\n" {
+	if got := c.Run(t, s.ID, "python", "import time\nwas, late = reads, time.time() + 30\nwhile reads == was and not failed and time.time() < late: time.sleep(.05)\nprint(failed, reads > was)", nil); got.Stdout != "[] True\n" {
 		t.Errorf("afterwards it says %s", got)
 	}
 }

@@ -43,10 +43,10 @@ async def all_tools(client: Client) -> None:
         told.append(message)
 
     ran = await client.call_tool(
-        "run_command", {"command": "echo one; sleep 2.5; echo two; exit 3"}, progress_callback=progress
+        "run_command", {"command": "echo one; sleep 5; echo two; exit 3"}, progress_callback=progress
     )
     assert text(ran) == "one\ntwo\n[exit code 3]" and ran.is_error, ran
-    assert len(told) >= 2 and told[0].endswith(": one"), told
+    assert any(m.endswith(": one") for m in told), told
 
     await client.call_tool("write_file", {"path": "bug.py", "content": "print(6 * 8)\n"})
     await client.call_tool("edit_file", {"path": "bug.py", "old_string": "6 * 8", "new_string": "6 * 7"})

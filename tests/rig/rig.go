@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 )
 
 // Why returns the reason why tests against the binary cannot run here; empty when
@@ -99,7 +99,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := FreeAddr()
+	addr, err := addrtest.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -159,47 +159,6 @@ func shareTree(from, to string) error {
 		}
 		return nil
 	})
-}
-
-// FreeAddr returns a free loopback address. No other call in any test process returns it
-// while this process runs. If possible, its port is below the kernel's ephemeral ports,
-// so that no other program gets it by chance while its server is down.
-func FreeAddr() (string, error) {
-	const lowest = 20000
-	beyond := lowest
-	if raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
-		_, _ = fmt.Sscan(string(raw), &beyond)
-	}
-	for range 1000 {
-		port := 0 // any free port, if none below
-		if beyond > lowest {
-			port = lowest + rand.IntN(beyond-lowest)
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		addr := l.Addr().String()
-		l.Close()
-		if reserve(addr) == nil {
-			return addr, nil
-		}
-	}
-	return "", errors.New("no port of loopback is free")
-}
-
-// reserve binds a name that stands for an address. It is released when this process
-// ends, even by a crash.
-func reserve(addr string) error {
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	err = syscall.Bind(fd, &syscall.SockaddrUnix{Name: "@cloud-sandbox-rig/" + addr})
-	if err != nil {
-		syscall.Close(fd)
-	}
-	return err
 }
 
 // PID is the process that Launch started.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 )
 
 // RoleNames lists the roles in start order.
@@ -59,7 +61,7 @@ func PrepareRoles(t testing.TB, o Options) *Roles {
 		if _, err := os.Stat(r.program(role)); err != nil {
 			t.Skipf("`make build-all` has not built the roles: %v", err)
 		}
-		if r.Addrs[role], err = FreeAddr(); err != nil {
+		if r.Addrs[role], err = addrtest.Free(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 )
 
 // Programs names the folder with initdb and postgres, as scripts/postgres.sh prints it.
@@ -83,7 +85,14 @@ func StartWith(t testing.TB, o Options) *Server {
 			t.Fatal(err)
 		}
 	}
-	s.port = freePort(t)
+	addr, err := addrtest.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(addr, ":")
+	if s.port, err = strconv.Atoi(port); err != nil {
+		t.Fatal(err)
+	}
 	s.Run(t)
 	t.Cleanup(func() { s.Stop(t) })
 	return s
@@ -154,12 +163,15 @@ func (s *Server) Freeze(t testing.TB, frozen bool) {
 	if frozen {
 		signal = syscall.SIGSTOP
 	}
+	if err := syscall.Kill(s.running.Process.Pid, signal); err != nil { // first: it starts the others
+		t.Fatal(err)
+	}
 	pid := strconv.Itoa(s.running.Process.Pid)
 	children, err := os.ReadFile(filepath.Join("/proc", pid, "task", pid, "children"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, process := range append(strings.Fields(string(children)), pid) {
+	for process := range strings.FieldsSeq(string(children)) {
 		n, err := strconv.Atoi(process)
 		if err != nil {
 			t.Fatal(err)
@@ -237,19 +249,4 @@ func credential(t testing.TB) *syscall.Credential {
 	}
 	t.Fatalf("PostgreSQL runs as no root, and there is no other user: %v", errors.Join(errs...))
 	return nil
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }

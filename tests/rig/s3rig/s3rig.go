@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 )
 
 // Credentials with full access to a Server, and its region.
@@ -66,7 +66,7 @@ func StartOn(t testing.TB, host string) *Server {
 func New(program, dir string) (*Server, error) { return newOn("127.0.0.1", program, dir) }
 
 func newOn(host, program, dir string) (*Server, error) {
-	free, err := rig.FreeAddr()
+	free, err := addrtest.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +100,9 @@ func (s *Server) Up() error {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	hasty := http.Client{Timeout: 5 * time.Second}
 	for {
-		if resp, err := http.Get(s.URL); err == nil {
+		if resp, err := hasty.Get(s.URL); err == nil {
 			return resp.Body.Close()
 		}
 		select {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/addrtest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue/ratelimit"
 )
 
@@ -53,7 +53,12 @@ func StartOn(t testing.TB, host string) *Server {
 		t.Skipf("%s names no Redis server to test with: scripts/redis.sh finds or installs one", Programs)
 	}
 	s := &Server{program: filepath.Join(programs, "redis-server"), folder: t.TempDir(), log: &bytes.Buffer{}}
-	s.Address = ratelimit.Address{HostPort: net.JoinHostPort(host, freePort(t)), Password: Password}
+	addr, err := addrtest.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(addr, ":")
+	s.Address = ratelimit.Address{HostPort: net.JoinHostPort(host, port), Password: Password}
 	s.Client = goredis.NewClient(&goredis.Options{Addr: s.Address.HostPort, Password: Password, MaxRetries: -1})
 	s.Run(t)
 	t.Cleanup(func() {
@@ -146,14 +151,4 @@ func (s *Server) Keys(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	return keys
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
