@@ -41,6 +41,7 @@ func TestLastConnections(t *testing.T) {
 				defer close(ended)
 				LetConnectionsEnd(draining, []net.Listener{ln})
 			}()
+			<-draining
 			time.Sleep(2 * lastRequests) // the server is busy
 			select {
 			case <-ended: // of a Unix socket the kernel does not say who waits

@@ -161,7 +161,7 @@ func TestUnreachableHost(t *testing.T) {
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
 	for { // unaccepted connections fill its backlog
-		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
+		conn, err := net.DialTimeout("tcp", address, 2*time.Second)
 		if err != nil {
 			break
 		}

@@ -89,7 +89,7 @@ func TestRun(t *testing.T) {
 		{"killed by a signal", bash("kill -9 $$"), RunResult{Status: StatusKilled, ExitCode: -1, Signal: 9}, "", soon},
 		{"output beyond the limit", limited(bash("head -c 3000000 /dev/zero | tr '\\0' x"), 5), RunResult{Status: StatusOK, StdoutDropped: 2999995}, "xxxxx", soon},
 		{"endless loop", timed(bash("while :; do :; done"), 300*time.Millisecond), RunResult{Status: StatusTimeout, ExitCode: -1, Signal: 15}, "", soon},
-		{"ignores SIGTERM", timed(bash("trap '' TERM; while :; do sleep 0.1; done"), 300*time.Millisecond), RunResult{Status: StatusTimeout, ExitCode: -1, Signal: 9}, "", soon},
+		{"ignores SIGTERM", timed(bash("trap '' TERM; while :; do sleep 0.1; done"), 3*time.Second), RunResult{Status: StatusTimeout, ExitCode: -1, Signal: 9}, "", soon},
 		{"a daemon holds the pipes", bash("sleep 30 & echo done"), RunResult{Status: StatusOK}, "done\n", soon},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -383,9 +383,9 @@ func TestFollow(t *testing.T) {
 	st := sqlitetest.Open(t)
 	begin := time.Now().UTC()
 	var asked atomic.Int64
-	follow := func(events ...sandbox.Event) {
+	follow := func(ended float64, events ...sandbox.Event) {
 		s := sender(st, io.Discard, url)
-		run(t, s)
+		stop := run(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		asked.Store(0)
@@ -405,14 +405,16 @@ func TestFollow(t *testing.T) {
 		until(t, "it was asked often", func() bool { return asked.Load() > 5 })
 		cancel()
 		<-done
+		outcome(t, s, delivered, ended) // a delivery that is cut off is made again
+		stop()
 	}
 	built := func(id string, at time.Time) sandbox.Event {
 		e, _ := (&sandbox.TemplateBuild{ID: id, State: sandbox.BuildReady, EndedAt: at}).Event()
 		return e
 	}
 	late := begin.Add(time.Hour)
-	follow(built("t0", begin.Add(-time.Hour)), built("t1", late), built("t2", late.Add(-time.Second)))
-	follow(built("t1", late), built("t3", late.Add(time.Second)))
+	follow(2, built("t0", begin.Add(-time.Hour)), built("t1", late), built("t2", late.Add(-time.Second)))
+	follow(1, built("t1", late), built("t3", late.Add(time.Second)))
 	ids := map[string]int{}
 	for len(ids) < 3 {
 		g := <-all

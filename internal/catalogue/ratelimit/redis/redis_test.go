@@ -274,7 +274,7 @@ func flood(l *limiter, caller string, wait time.Duration) (stop func() (admitted
 // the log once.
 func outage(t *testing.T, server *redistest.Server, leave, comeBack func()) {
 	const (
-		wait  = 250 * time.Millisecond
+		wait  = 2 * time.Second
 		burst = 50
 		// A request waits once. One more than usual may begin before the breaker opens.
 		mayWait = 8
