@@ -407,7 +407,7 @@ func TestPreferredComesFirst(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(50 * time.Millisecond): // for the read, which may just be served
+		case <-time.After(time.Second): // for the read, which may just be served
 			g.pass <- struct{}{}
 			passed++
 		}

@@ -214,10 +214,14 @@ func completeCopy(t *testing.T, st sandbox.Store) {
 	deletes(t, st, "in the end", []string{snap}, 3)
 }
 
+// putLife is for how long packs may be put in tests that wait for the end of it. What they
+// check before has to take less time.
+const putLife = 3 * time.Second
+
 // The list of a former attempt, whose process has died, may replace the one of the copy.
 func lateList(t *testing.T, st sandbox.Store) {
 	snap := begin(t, st)
-	use(t, st, attempt(snap), false, 300*time.Millisecond, 1, 2)
+	use(t, st, attempt(snap), false, putLife, 1, 2)
 	other := copied(t, st, 2)
 	again, err := st.BeginCopy(t.Context(), "local", attempt(snap).CopyRef)
 	must(t, err)
@@ -225,7 +229,7 @@ func lateList(t *testing.T, st sandbox.Store) {
 	must(t, st.CompleteCopy(t.Context(), "local", again))
 	drop(t, st, other)
 	deletes(t, st, "while the former list may be put", []string{other})
-	time.Sleep(310 * time.Millisecond)
+	time.Sleep(putLife + 10*time.Millisecond)
 	again, err = st.BeginCopy(t.Context(), "local", attempt(snap).CopyRef)
 	must(t, err)
 	use(t, st, again, false, 0, 3)
@@ -264,7 +268,7 @@ func copyNeeds(t *testing.T, st sandbox.Store) {
 
 func putsInProgress(t *testing.T, st sandbox.Store) {
 	snap := begin(t, st)
-	use(t, st, attempt(snap), false, 300*time.Millisecond, 1)
+	use(t, st, attempt(snap), false, putLife, 1)
 	use(t, st, attempt(snap), false, 0, 2) // shortens nothing
 	// A later attempt does not know whether the puts of the one before have ended.
 	again, err := st.BeginCopy(t.Context(), "local", attempt(snap).CopyRef)
@@ -273,7 +277,7 @@ func putsInProgress(t *testing.T, st sandbox.Store) {
 	must(t, st.CompleteCopy(t.Context(), "local", again))
 	drop(t, st, snap)
 	deletes(t, st, "while it may be put", nil)
-	time.Sleep(310 * time.Millisecond)
+	time.Sleep(putLife + 10*time.Millisecond)
 	deletes(t, st, "later", []string{snap}, 1, 2)
 }
 
