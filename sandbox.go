@@ -199,7 +199,7 @@ type Sandbox struct {
 }
 
 // Back is the saved state in which a Sandbox was paused before it began to resume from another
-// one. The zero value: it resumes from the state in which it was paused.
+// one, or in another Timeline. The zero value: it resumes as it was paused.
 type Back struct {
 	Snapshot string // its ID
 	Timeline int64

@@ -225,7 +225,7 @@ type NodeStore interface {
 // NodeUse counts the records that name a Node.
 type NodeUse struct {
 	Running   int // Sandboxes that have not ended and are not paused
-	Paused    int // Sandboxes that are paused in a state on the Node
+	Paused    int // Sandboxes that are paused in a state on the Node, or return to one if they do not resume
 	Snapshots int // Kept Snapshots
 	Uncopied  int // the part of Snapshots of which no complete copy is recorded
 	Volumes   int

@@ -120,30 +120,42 @@ func TestRollbackElsewhereIsCut(t *testing.T) {
 		w.snapshot(sb.ID, "first")
 		w.nodes.remember(sb, "two")
 		w.full("a")
-		tried := false
-		w.nodes.fail(func(f *faults) {
-			refused := f.onStart
-			f.onStart = func(ctx context.Context, node string, req sandbox.StartRequest) error {
-				if node == "b" && !tried {
-					tried = true
-					if err := w.manager(w.store, w.nodes).Reconcile(ctx); err != nil {
-						t.Error(err)
-					}
-					if r := w.record(sb.ID); r.State != sandbox.Paused || r.Timeline != 1 || r.Back != (sandbox.Back{}) {
-						t.Errorf("it became %+v", r)
-					}
-					return sandbox.Errorf(sandbox.Unavailable, "cut")
-				}
-				return refused(ctx, node, req)
+		w.cut("b")
+		for _, to := range []string{"first", ""} {
+			if to == "" { // the state in which it is paused by now
+				w.cut("a")
+				to = w.record(sb.ID).Snapshot
 			}
-		})
-		if _, err := w.m.Rollback(t.Context(), "t", sb.ID, "first"); err == nil || !tried {
-			t.Errorf("Rollback = %v, and node b was tried: %v", err, tried)
+			if _, err := w.m.Rollback(t.Context(), "t", sb.ID, to); err == nil {
+				t.Error("a rollback that was cut off succeeded")
+			}
+			if r := w.record(sb.ID); r.State != sandbox.Paused || r.Timeline != 1 || r.Back != (sandbox.Back{}) {
+				t.Errorf("it became %+v", r)
+			}
 		}
 		w.full()
 		w.pass(time.Minute)
 		if resumed := w.resume(sb.ID); w.nodes.recall(resumed) != "two" || resumed.Timeline != 1 {
 			t.Errorf("then it is %+v and holds %q", resumed, w.nodes.recall(resumed))
+		}
+	})
+}
+
+// cut lets another Manager take over while a Sandbox starts on a Node, which then fails.
+func (w *world) cut(name string) {
+	w.nodes.fail(func(f *faults) {
+		others := f.onStart
+		f.onStart = func(ctx context.Context, node string, req sandbox.StartRequest) error {
+			switch {
+			case node == name:
+				if err := w.manager(w.store, w.nodes).Reconcile(ctx); err != nil {
+					w.t.Error(err)
+				}
+				return sandbox.Errorf(sandbox.Unavailable, "cut")
+			case others != nil:
+				return others(ctx, node, req)
+			}
+			return nil
 		}
 	})
 }
@@ -953,6 +965,14 @@ func TestRollbackOnSilentNode(t *testing.T) {
 			t.Errorf("Resume = %v", err)
 		}
 		w.nodes.setAway("a", false)
+		w.cut("a")
+		if _, err := w.m.Rollback(t.Context(), "t", sb.ID, snap.ID); err == nil {
+			t.Error("a rollback that was cut off succeeded")
+		}
+		w.nodes.mend()
+		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Snapshot == snap.ID || r.Boot.Node != "a" || !r.MayRun {
+			t.Errorf("after another rollback, which was cut off, it is %+v", r)
+		}
 		w.pass(10 * time.Minute)
 		running, err := w.m.Resume(t.Context(), "t", sb.ID)
 		if err != nil || running.Boot.Node != "b" || w.nodes.recall(running) != "latest" {

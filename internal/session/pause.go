@@ -245,7 +245,9 @@ func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.San
 func (m *Manager) wayBack(ctx context.Context, sb sandbox.Sandbox) (sandbox.Snapshot, int64, error) {
 	if back, ok := sb.WayBack(); ok {
 		snap, err := m.store.SnapshotByID(ctx, back.Snapshot)
-		if !errors.Is(err, sandbox.NotFound) { // an earlier version of this program deletes it
+		switch {
+		case errors.Is(err, sandbox.NotFound), err == nil && snap.State != sandbox.SnapshotReady: // an earlier version of this program deletes it
+		default:
 			return snap, back.Timeline, err
 		}
 	}

@@ -174,7 +174,7 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 			return err
 		}
 		s.Timeline = timeline
-		if was.Snapshot != snap.ID {
+		if was.Snapshot != snap.ID || was.Timeline != timeline {
 			was.Boot = s.Boot.Number
 			s.Back = was
 		}
@@ -287,7 +287,7 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 	cancel()
 	left := stopErr != nil && mayHaveStarted(cause)
 	node := snap.Node
-	if left && tried.Boot.Node != snap.Node {
+	if (left || tried.MayRun) && tried.Boot.Node != snap.Node {
 		node = tried.Boot.Node
 		// A rollback tried another state than a copy of snap.
 		if there, err := m.store.SnapshotByID(ctx, tried.Snapshot); err == nil && there.Parent == snap.ID {
@@ -295,6 +295,9 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 		}
 	}
 	paused, err := m.change(ctx, tried.ID, func(s *sandbox.Sandbox) error {
+		if s.Boot != tried.Boot { // another process works on it
+			return notRunning(*s)
+		}
 		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", node, deadline
 		s.MayRun, s.Back = s.MayRun || left, sandbox.Back{}
 		return s.To(sandbox.Paused)

@@ -120,7 +120,8 @@ func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord, life time.
 // index of Sandboxes that have not ended is only used with it.
 const nodeUseText = `SELECT
 	(SELECT count(*) FROM sandboxes WHERE boot_node = ?1 AND state <> 'ended' AND state <> 'paused'),
-	(SELECT count(*) FROM sandboxes JOIN snapshots ON snapshots.id = sandboxes.snapshot WHERE snapshots.node = ?1 AND sandboxes.state <> 'ended' AND sandboxes.state = 'paused'),
+	(SELECT count(*) FROM sandboxes JOIN snapshots ON snapshots.id = sandboxes.snapshot WHERE snapshots.node = ?1 AND sandboxes.state <> 'ended' AND sandboxes.state = 'paused')
+		+ (SELECT count(*) FROM sandboxes JOIN snapshots ON snapshots.id = sandboxes.back_snapshot WHERE snapshots.node = ?1 AND sandboxes.back_snapshot <> '' AND sandboxes.state = 'resuming'),
 	(SELECT count(*) FROM snapshots WHERE node = ?1 AND kept AND state = 'ready' AND layer = ''),
 	(SELECT count(*) FROM snapshots WHERE node = ?1 AND kept AND state = 'ready' AND layer = '' AND ` + uncopied + `),
 	(SELECT count(*) FROM volumes WHERE node = ?1 AND state = 'ready')`

@@ -766,6 +766,12 @@ func nodeUse(t *testing.T, st sandbox.Store) {
 	if _, err := st.UpdateSandbox(ctx, paused); err != nil {
 		t.Fatal(err)
 	}
+	resuming := on("t", "c")
+	resuming.State, resuming.Snapshot = sandbox.Resuming, saved(resuming, "c", func(*sandbox.Snapshot) {}).ID
+	resuming.Back.Snapshot = saved(resuming, "d", func(*sandbox.Snapshot) {}).ID
+	if _, err := st.UpdateSandbox(ctx, resuming); err != nil {
+		t.Fatal(err)
+	}
 	saved(paused, "a", func(s *sandbox.Snapshot) { s.Kept = true })
 	saved(paused, "a", func(s *sandbox.Snapshot) { s.Kept, s.State = true, sandbox.SnapshotSaving })
 	saved(paused, "b", func(s *sandbox.Snapshot) { s.Kept = true })
@@ -776,7 +782,7 @@ func nodeUse(t *testing.T, st sandbox.Store) {
 		}
 	}
 	for node, want := range map[string]sandbox.NodeUse{
-		"a": {Running: 2, Paused: 1, Snapshots: 1, Uncopied: 1, Volumes: 1}, "b": {Snapshots: 1, Uncopied: 1}, "none": {},
+		"a": {Running: 2, Paused: 1, Snapshots: 1, Uncopied: 1, Volumes: 1}, "b": {Snapshots: 1, Uncopied: 1}, "c": {Running: 1}, "d": {Paused: 1}, "none": {},
 	} {
 		if got, err := st.NodeUse(ctx, node); err != nil || got != want {
 			t.Errorf("NodeUse of %s = %+v, %v, want %+v", node, got, err, want)
