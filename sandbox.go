@@ -175,7 +175,7 @@ type Sandbox struct {
 	// runs, it is the Snapshot that its state came from or was last saved in. Empty:
 	// none.
 	Snapshot string
-	// Back is what it returns to if it does not resume from Snapshot.
+	// Back is the state that it returns to if it does not resume from Snapshot.
 	Back Back
 	// MayRun says of a paused Sandbox that an earlier Boot may still run on its Node, which
 	// did not answer. It starts on no other Node until that Node answers or is Lost.
@@ -208,8 +208,8 @@ type Back struct {
 	Boot int64
 }
 
-// WayBack returns what a resuming Sandbox returns to if it does not start. ok is false if it
-// stays paused in its Snapshot.
+// WayBack returns the state that a resuming Sandbox returns to if it does not start. ok is false
+// if it stays paused in its Snapshot.
 func (s *Sandbox) WayBack() (_ Back, ok bool) {
 	return s.Back, s.State == Resuming && s.Back.Snapshot != "" && s.Back.Boot == s.Boot.Number
 }
