@@ -111,6 +111,7 @@ func TestVolumeAcrossPauses(t *testing.T) {
 // Asynchronous reads of a volume (io_submit) are in flight at each moment, when a sandbox is
 // saved and continues, and when it is paused.
 func TestVolumePausesDuringAsyncReads(t *testing.T) {
+	rig.LacksEarlier(t, "a save on its node waits for the reads for ever")
 	t.Parallel()
 	c := shared.Server(t).Client(t, "volumeaio")
 	makeVolume(t, c, "asked", 64)
