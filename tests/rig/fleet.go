@@ -172,7 +172,7 @@ func (f *Fleet) envOf(m *Machine) (env []string) {
 	scheme := "http://"
 	if f.secured {
 		scheme = "https://"
-		env = append(env, "CLOUD_SANDBOX_CLUSTER="+m.identity())
+		env = append(env, "CLOUD_SANDBOX_CLUSTER="+m.Identity())
 		if m.role != "gateway" {
 			env = append(env, "CLOUD_SANDBOX_MONITOR_ADDR="+m.monitor())
 		}
@@ -202,8 +202,8 @@ func (f *Fleet) envOf(m *Machine) (env []string) {
 	return env
 }
 
-// identity is the folder of the Machine's certificate.
-func (m *Machine) identity() string { return filepath.Join(m.Data, "cluster", m.role) }
+// Identity is the folder of the Machine's certificate.
+func (m *Machine) Identity() string { return filepath.Join(m.Data, "cluster", m.role) }
 
 // Start starts a Machine, without waiting until it serves. env is added to the Fleet's.
 func (f *Fleet) Start(t testing.TB, name string, env ...string) {

@@ -60,6 +60,8 @@ type side struct {
 	// Of the cluster alone:
 	fleet   *rig.Fleet
 	gateway *rig.Server
+	// database is the address of another database of the same PostgreSQL.
+	database string
 }
 
 func measure(t testing.TB, out string, n, creates, moved, states int) {
@@ -82,6 +84,7 @@ func measure(t testing.TB, out string, n, creates, moved, states int) {
 	check(calls(ctx, report, sides, n))
 	report.Begin()
 	check(acquires(ctx, report, sides, n))
+	check(floor(ctx, report, sides[1], n))
 	report.Begin()
 	check(rates(ctx, report, sides, creates))
 	report.Begin()
@@ -113,7 +116,7 @@ func cluster(t testing.TB, network *rig.Network, s3 *s3rig.Server) side {
 	return side{
 		who: aCluster, client: client.New(config.Client{URL: s.URL, UserID: "bench", Key: s.Key(t, "bench")}),
 		nodes: []*rig.Server{f.Machine(rig.FleetHome).Server, f.Machine(rig.FleetNode).Server},
-		pool:  4, fleet: f, gateway: s,
+		pool:  4, fleet: f, gateway: s, database: db.Address(t),
 	}
 }
 
