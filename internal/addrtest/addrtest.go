@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -35,6 +36,13 @@ func Free() (string, error) {
 		}
 	}
 	return "", errors.New("no port of loopback is free")
+}
+
+// FreePort returns the port of a free address, for a server on another one.
+func FreePort() (string, error) {
+	addr, err := Free()
+	_, port, _ := strings.Cut(addr, ":")
+	return port, err
 }
 
 // reserve binds a name that stands for an address. It is released when this process

@@ -85,11 +85,10 @@ func StartWith(t testing.TB, o Options) *Server {
 			t.Fatal(err)
 		}
 	}
-	addr, err := addrtest.Free()
+	port, err := addrtest.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := strings.Cut(addr, ":")
 	if s.port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}

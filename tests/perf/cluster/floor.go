@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"log/slog"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
@@ -28,14 +27,17 @@ const (
 // slowly than one that is busy, and in an acquire each of them has waited.
 const apart = 50 * time.Millisecond
 
-// floor measures these steps alone, empty, on the same machines. An acquire cannot take less
-// more than their sum.
+// floor measures these steps alone, empty, on the same machines. An acquire takes at least their
+// sum more than on the server with all roles.
 func floor(ctx context.Context, report *bench.Report, s side, n int) error {
-	conn, err := connect(ctx, s.database)
+	conn, err := pgx.Connect(ctx, s.database)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "CREATE TABLE floor (number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text TEXT NOT NULL)"); err != nil {
+		return err
+	}
 	own, err := identity.Open(s.fleet.Machine(rig.FleetManager).Identity(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func floor(ctx context.Context, report *bench.Report, s side, n int) error {
 		return err
 	}
 	commit := func(ctx context.Context) error {
-		_, err := conn.ExecContext(ctx, "INSERT INTO floor (text) VALUES ('one row')")
+		_, err := conn.Exec(ctx, "INSERT INTO floor (text) VALUES ('one row')")
 		return err
 	}
 	sum := 0.0
@@ -61,7 +63,7 @@ func floor(ctx context.Context, report *bench.Report, s side, n int) error {
 		{"a transaction of one row in PostgreSQL, which waits for the disk", "SET synchronous_commit = on", commit, acquireSyncs},
 	} {
 		if step.before != "" {
-			if _, err := conn.ExecContext(ctx, step.before); err != nil {
+			if _, err := conn.Exec(ctx, step.before); err != nil {
 				return err
 			}
 		}
@@ -83,20 +85,4 @@ func floor(ctx context.Context, report *bench.Report, s side, n int) error {
 		Who:  aCluster, Value: sum, Unit: "ms",
 	})
 	return nil
-}
-
-// connect returns a connection to a new database, with a table for the rows.
-func connect(ctx context.Context, database string) (*sql.Conn, error) {
-	db, err := sql.Open("pgx", database)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.ExecContext(ctx, "CREATE TABLE floor (number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text TEXT NOT NULL)"); err != nil {
-		return nil, err
-	}
-	return conn, nil
 }

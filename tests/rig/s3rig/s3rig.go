@@ -66,11 +66,10 @@ func StartOn(t testing.TB, host string) *Server {
 func New(program, dir string) (*Server, error) { return newOn("127.0.0.1", program, dir) }
 
 func newOn(host, program, dir string) (*Server, error) {
-	free, err := addrtest.Free()
+	port, err := addrtest.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := net.SplitHostPort(free)
 	addr := net.JoinHostPort(host, port)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err

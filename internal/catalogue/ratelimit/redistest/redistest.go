@@ -53,11 +53,10 @@ func StartOn(t testing.TB, host string) *Server {
 		t.Skipf("%s names no Redis server to test with: scripts/redis.sh finds or installs one", Programs)
 	}
 	s := &Server{program: filepath.Join(programs, "redis-server"), folder: t.TempDir(), log: &bytes.Buffer{}}
-	addr, err := addrtest.Free()
+	port, err := addrtest.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := strings.Cut(addr, ":")
 	s.Address = ratelimit.Address{HostPort: net.JoinHostPort(host, port), Password: Password}
 	s.Client = goredis.NewClient(&goredis.Options{Addr: s.Address.HostPort, Password: Password, MaxRetries: -1})
 	s.Run(t)
