@@ -214,6 +214,15 @@ func (s *Sandbox) WayBack() (_ Back, ok bool) {
 	return s.Back, s.State == Resuming && s.Back.Snapshot != "" && s.Back.Boot == s.Boot.Number
 }
 
+// VisibleTimeline is the Timeline that clients see. One that is resumed in the next Timeline is
+// still in the one before, to which it returns if its Boot does not start.
+func (s *Sandbox) VisibleTimeline() int64 {
+	if back, ok := s.WayBack(); ok {
+		return back.Timeline
+	}
+	return s.Timeline
+}
+
 // To moves s to state, or returns Conflict and leaves s unchanged.
 func (s *Sandbox) To(state State) error {
 	if !slices.Contains(follows[s.State], state) {

@@ -61,7 +61,7 @@ func SandboxOf(s sandbox.Sandbox) Sandbox {
 		Network:   ShownNetwork(s.Network.Enforced()), Ports: PortsOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
 		CreatedAt: Time(s.CreatedAt), StartedAt: Time(s.StartedAt),
 		TimeoutSeconds: s.Timeout.Seconds(), IdleTimeoutSeconds: s.IdleTimeout.Seconds(), Deadline: Time(s.Deadline),
-		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot, OriginSnapshotID: s.Origin,
+		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.VisibleTimeline(), 1), SnapshotID: s.Snapshot, OriginSnapshotID: s.Origin,
 		CheckpointEverySeconds: s.CheckpointEvery.Seconds(),
 	}
 	if s.Restored.From != "" {

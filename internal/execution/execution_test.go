@@ -39,12 +39,12 @@ func (o *oneSandbox) Get(ctx context.Context, _ sandbox.TenantID, _ string) (san
 	return o.sb, ctx.Err()
 }
 
-// Resume has it run in its next Boot.
 // Settled is Get: nothing is ever under way.
 func (o *oneSandbox) Settled(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
 	return o.Get(ctx, tenant, id)
 }
 
+// Resume has it run in its next Boot.
 func (o *oneSandbox) Resume(ctx context.Context, _ sandbox.TenantID, _ string) (sandbox.Sandbox, error) {
 	o.change(func(s *sandbox.Sandbox) { s.State, s.Boot.Number = sandbox.Running, s.Boot.Number+1 })
 	return o.sb, ctx.Err()
@@ -251,6 +251,31 @@ func (f *failing) WriteInput(context.Context, string, Input) (int64, error) { re
 
 func (f *failing) SignalProcess(context.Context, string, int) (ProcessInfo, error) {
 	return ProcessInfo{}, f.err()
+}
+
+// A program survives a rollback that fails: its Sandbox is paused in the state before.
+func TestRollbackFailsDuringARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := newOne()
+		one.sb.Timeline = 1
+		g := &scripted{run: func(_ context.Context, _ RunRequest, handle func(RunEvent) error) (RunEnd, error) {
+			_ = handle(RunEvent{Process: &ProcessInfo{ID: "#p"}, Started: true})
+			one.change(func(s *sandbox.Sandbox) {
+				s.State, s.Timeline, s.Snapshot = sandbox.Resuming, 2, "wanted"
+				s.Boot.Number, s.Back = 2, sandbox.Back{Snapshot: "before", Timeline: 1, Boot: 2}
+			})
+			time.AfterFunc(someCode.Timeout/2, func() {
+				one.change(func(s *sandbox.Sandbox) {
+					s.State, s.Timeline, s.Snapshot, s.Boot.ID, s.Back = sandbox.Paused, 1, "before", "", sandbox.Back{}
+				})
+			})
+			return RunEnd{}, errBroken
+		}}
+		res, err := newService(one, g).Run(t.Context(), "t", someCode, nil)
+		if err != nil || res.Status != StatusPaused || res.ProcessID != "p1-p" {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
 }
 
 // A Guest that lets go of the connection again and again gets no more time by it, and

@@ -235,7 +235,7 @@ func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, 
 			return true, end, Absent(f.sb.ID, err)
 		case now.Ended != nil:
 			return true, endOf(now), nil
-		case now.Timeline != f.sb.Timeline:
+		case now.VisibleTimeline() != f.sb.Timeline:
 			return true, RunEnd{Status: StatusKilled, Message: "the sandbox went back to an earlier state while the program ran"}, nil
 		case now.State == sandbox.Paused:
 			return true, f.paused(), nil

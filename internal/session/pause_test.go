@@ -509,6 +509,9 @@ func TestRollback(t *testing.T) {
 		w.nodes.remember(back, "four")
 		w.nodes.fail(func(f *faults) {
 			f.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				if seen := w.record(sb.ID); seen.State != sandbox.Resuming || seen.VisibleTimeline() != 3 {
+					t.Errorf("meanwhile it is %s, in timeline %d for clients", seen.State, seen.VisibleTimeline())
+				}
 				return sandbox.Errorf(sandbox.Conflict, "damaged")
 			}
 		})
@@ -519,6 +522,39 @@ func TestRollback(t *testing.T) {
 			t.Errorf("after a rollback that failed %+v holds %q", resumed, w.nodes.recall(resumed))
 		}
 		w.reconcile()
+	})
+}
+
+// A resume or rollback whose last write took effect without an answer is not undone: others may
+// have used the Sandbox since.
+func TestResumeThatIsUncertain(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		defer w.stop()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, OnTimeout: sandbox.OnTimeoutPause})
+		w.nodes.remember(sb, "one")
+		w.snapshot(sb.ID, "first")
+		w.nodes.remember(sb, "two")
+		w.pause(sb.ID)
+		expect := func(what string, err error, memory string, timeline int64) {
+			t.Helper()
+			if !errors.Is(err, sandbox.Unavailable) {
+				t.Errorf("%s = %v", what, err)
+			}
+			if r := w.record(sb.ID); r.State != sandbox.Running || r.Timeline != timeline || w.nodes.recall(r) != memory {
+				t.Errorf("after %s it is %+v and holds %q", what, r, w.nodes.recall(r))
+			}
+		}
+		w.store.uncertain.Store(true)
+		_, err := w.m.Resume(t.Context(), "t", sb.ID)
+		expect("Resume", err, "two", 1)
+		_, err = w.m.Rollback(t.Context(), "t", sb.ID, "first")
+		expect("Rollback", err, "one", 2)
+		w.store.uncertain.Store(false)
+		w.pass(time.Hour + time.Minute) // its deadline is kept
+		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Timeline != 2 || w.nodes.recall(w.resume(sb.ID)) != "one" {
+			t.Errorf("after its time it is %+v", r)
+		}
 	})
 }
 

@@ -277,8 +277,18 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.
 // stayPaused moves a resuming Sandbox back to paused in snap, and stops its Boot, if it
 // exists. cause is the error of its start. If the Boot may be on another Node than snap,
 // which cannot be asked to stop it, the Sandbox is paused in the copy of snap there: that
-// Node itself refuses an older Boot when it starts a newer one.
+// Node itself refuses an older Boot when it starts a newer one. If the record says that the Boot
+// runs, the write of that only seemed to fail: then it is returned as it is.
 func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause error, snap sandbox.Snapshot, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
+	present, err := m.store.SandboxByID(ctx, tried.ID)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if present.State == sandbox.Running && present.Boot == tried.Boot {
+		m.alarm.set(present.Deadline)
+		m.track(present)
+		return present, nil
+	}
 	stopping, cancel := ctx, func() {}
 	if end, has := ctx.Deadline(); has { // time is left for the record
 		stopping, cancel = context.WithTimeout(ctx, time.Until(end)/2)
@@ -295,7 +305,7 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 		}
 	}
 	paused, err := m.change(ctx, tried.ID, func(s *sandbox.Sandbox) error {
-		if s.Boot != tried.Boot { // another process works on it
+		if s.State != sandbox.Resuming || s.Boot != tried.Boot { // it runs, or another process works on it
 			return notRunning(*s)
 		}
 		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", node, deadline

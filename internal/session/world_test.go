@@ -776,6 +776,9 @@ type checkedStore struct {
 	blind atomic.Bool
 	// forgets has the next update find no record, as after a crash of the database.
 	forgets atomic.Bool
+	// uncertain has updates that have a Sandbox run take effect and fail, as if the database were
+	// lost while it commits.
+	uncertain atomic.Bool
 	// lasts is how many more reads and updates of Sandboxes succeed before the database is
 	// away; nil: all of them.
 	lasts atomic.Pointer[atomic.Int64]
@@ -890,6 +893,9 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 	}
 	if (sb.Ended != nil) == sb.Live() {
 		s.t.Errorf("a %s record with the termination record %v", sb.State, sb.Ended)
+	}
+	if sb.State == sandbox.Running && s.uncertain.Load() {
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Unavailable, "the database was lost while it committed").WithCause(sandbox.ErrUncertain)
 	}
 	return after, nil
 }

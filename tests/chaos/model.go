@@ -36,6 +36,9 @@ type state struct {
 	snapshots string
 	// mayPause, mayWake and maySave say that an operation without an answer may still do so.
 	mayPause, mayWake, maySave bool
+	// tried are the lists in memory of Boots that rollbacks without an answer may have started
+	// and stopped again, each in a line.
+	tried string
 	// mayEnd says that a delete has no answer yet.
 	mayEnd bool
 }
@@ -89,11 +92,8 @@ func step(s state, in Input, out Output) []state {
 		return stepAdd(s, in, out)
 	case ReadMemory, ReadFile:
 		return stepRead(s, in, out)
-	case Beat: // it resumes nothing
-		if s.life != running && !s.mayWake || out.List != s.memory {
-			return nil
-		}
-		s.life = running
+	case Beat:
+		return stepBeat(s, out)
 	case wake:
 		s.mayWake = true
 	case rouse:
@@ -170,6 +170,19 @@ func stepRead(s state, in Input, out Output) []state {
 	return []state{s}
 }
 
+// stepBeat is step of a call to the outside, which resumes nothing. It may be of the Boot of a
+// resume or rollback without an answer, which is undone.
+func stepBeat(s state, out Output) (all []state) {
+	if s.mayWake && (out.List == s.memory && s.life != running || slices.Contains(strings.SplitAfter(s.tried, "\n"), out.List+"\n")) {
+		all = append(all, s)
+	}
+	if out.List == s.memory && (s.life == running || s.mayWake) {
+		s.life = running
+		all = append(all, s)
+	}
+	return all
+}
+
 // changed is s after its memory or file changed.
 func (s state) changed() state {
 	if s.maySave {
@@ -242,6 +255,7 @@ func stepRollback(s state, in Input, out Output) []state {
 		return []state{back}
 	}
 	back.mayPause, back.mayWake, back.maySave = true, true, true
+	before.tried += back.memory + "\n"
 	return []state{before, back.withPoint(s.saved)}
 }
 

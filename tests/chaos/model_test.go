@@ -50,7 +50,11 @@ func (s *script) get(state string, name, timeline int) *script {
 }
 func (s *script) take(id string) *script { return s.add(Take, Input{}, Output{Snapshot: id}) }
 func (s *script) back(id string) *script { return s.add(Rollback, Input{Snapshot: id}, Output{}) }
-func (s *script) done(kind Kind) *script { return s.add(kind, Input{}, Output{}) }
+func (s *script) unknownBack(id string) *script {
+	return s.add(Rollback, Input{Snapshot: id}, Output{Unknown: true})
+}
+func (s *script) beat(list string) *script { return s.add(Beat, Input{}, Output{List: list}) }
+func (s *script) done(kind Kind) *script   { return s.add(kind, Input{}, Output{}) }
 
 func (s *script) gone(kind Kind) *script { return s.add(kind, Input{}, Output{Gone: true}) }
 
@@ -92,8 +96,14 @@ func TestModel(t *testing.T) {
 		{"rolled back, and memory stays", new(script).create().take("s").memory(1, " 1").back("s").memory(2, " 1 2"), false},
 		{"rolled back, and the file stays", new(script).create().file(1, " 1").take("s").file(2, " 1 2").back("s").file(3, " 1 2 3"), false},
 		{"paused while it is rolled back", new(script).create().take("s").back("s").during(1).get(paused, 0, 1).get(running, 0, 2), true},
+		{"a rollback that is undone, seen meanwhile", new(script).create().take("s").unknownBack("s").get("resuming", 0, 1).get(paused, 0, 1), true},
+		{"a rollback that is undone, and it was in the next timeline", new(script).create().take("s").unknownBack("s").get("resuming", 0, 2).get(paused, 0, 1), false},
+		{"a rollback that is undone reached the outside", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").unknownBack("s").beat(" 1").get(paused, 0, 1).memory(3, " 1 2 3"), true},
+		{"a rollback that is undone reached the outside with another list", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").unknownBack("s").beat(""), false},
+		{"no rollback, and the outside hears of the snapshot", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").beat(" 1"), false},
+		{"a resume that is undone reached the outside", new(script).create().memory(1, " 1").done(Pause).unknown(Resume, 0).beat(" 1").get(paused, 0, 1).memory(2, " 1 2"), true},
 		{"rolled back to an unknown snapshot", new(script).create().back("s"), false},
-		{"a rollback without an answer", new(script).create().take("s").memory(1, " 1").add(Rollback, Input{Snapshot: "s"}, Output{Unknown: true}).memory(2, " 1 2").memory(3, " 3").get(running, 0, 2), true},
+		{"a rollback without an answer", new(script).create().take("s").memory(1, " 1").unknownBack("s").memory(2, " 1 2").memory(3, " 3").get(running, 0, 2), true},
 
 		{"lost and back", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").done(Loss).get(paused, 0, 2).memory(3, " 1 3"), true},
 		{"not lost", new(script).create().take("s").memory(1, " 1").done(Loss).memory(2, " 1 2").get(running, 0, 1), true},
@@ -109,11 +119,11 @@ func TestModel(t *testing.T) {
 		{"lost with a checkpoint, and it ends", new(script).create().take("s").done(Loss).gone(AddMemory), false},
 
 		{"two boots", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").done(Loss).memory(3, " 1 3").memory(4, " 1 2 4"), false},
-		{"the boot from before reaches the outside", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").done(Loss).memory(3, " 1 3").add(Beat, Input{}, Output{List: " 1 2"}), false},
-		{"a call that began before the loss", new(script).create().memory(1, " 1").take("s").add(Beat, Input{}, Output{List: " 1"}).during(2).done(Loss).memory(3, " 1 3"), true},
-		{"a paused one reaches the outside", new(script).create().done(Pause).add(Beat, Input{}, Output{}), false},
+		{"the boot from before reaches the outside", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").done(Loss).memory(3, " 1 3").beat(" 1 2"), false},
+		{"a call that began before the loss", new(script).create().memory(1, " 1").take("s").beat(" 1").during(2).done(Loss).memory(3, " 1 3"), true},
+		{"a paused one reaches the outside", new(script).create().done(Pause).beat(""), false},
 
-		{"a request resumes before its effect", new(script).create().memory(1, " 1").done(Pause).memory(2, " 1 2").during(1).add(Beat, Input{}, Output{List: " 1"}).get(running, 0, 1), true},
+		{"a request resumes before its effect", new(script).create().memory(1, " 1").done(Pause).memory(2, " 1 2").during(1).beat(" 1").get(running, 0, 1), true},
 
 		{"deleted", new(script).create().done(Delete).get(ended, 0, 1).gone(AddFile), true},
 		{"deleted, and it answers", new(script).create().done(Delete).memory(1, " 1"), false},

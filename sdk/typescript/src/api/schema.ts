@@ -3297,7 +3297,7 @@ export interface components {
             on_timeout: components["schemas"]["OnTimeout"];
             /** @description Whether a request resumes it when it is paused. */
             auto_resume: boolean;
-            /** @description Grows when its state goes back, as a rollback has it; IDs of processes carry it. */
+            /** @description Grows when its state goes back, as a rollback has it, once it runs in that state; IDs of processes carry it. */
             timeline: number;
             /** @description The snapshot that it is paused in; while it runs, the snapshot that it started from or was last saved in. */
             snapshot_id?: string;
