@@ -19,7 +19,7 @@ const (
 	healthName = healthv1connect.HealthName
 	// watchEvery is the interval of checking a watched health.
 	watchEvery = time.Second
-	maxHealth  = 4 << 10 // bytes of a request
+	maxHealth  = 4 << 10 // bytes of a request, and of an answer that is only read to its end
 )
 
 // Health is the status of a process in grpc.health.v1: either all of its services are

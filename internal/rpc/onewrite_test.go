@@ -21,6 +21,28 @@ func (c countedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// Checks whether a process is alive share one connection.
+func TestChecksKeepTheirConnection(t *testing.T) {
+	s := serve(t, Scheduler, SchedulerService(placement(nil)))
+	p := NewPlacement(s.tcp, s.self(SessionManager, ""))
+	defer p.Close()
+	dials := 0
+	transport := p.peer.http.Transport.(*transports).with(nil)
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials++
+		return dial(ctx, network, address)
+	}
+	for range 3 {
+		if err := p.Alive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if dials != 1 {
+		t.Errorf("three checks made %d connections", dials)
+	}
+}
+
 // The request of a unary call is one write: the other process wakes up once for it.
 func TestUnaryCallsAreOneWrite(t *testing.T) {
 	s := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return []string{"n"}, nil })))

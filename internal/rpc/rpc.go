@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -260,6 +261,7 @@ func (p *peer) alive(ctx context.Context) error {
 	if res.StatusCode != http.StatusOK {
 		return p.away(fmt.Errorf("health answers %s", res.Status))
 	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxHealth)) // the connection is kept for the next one
 	return nil
 }
 

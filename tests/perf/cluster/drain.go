@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	v1 "github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
@@ -33,7 +34,7 @@ func setDraining(ops *rig.Client, node string, draining bool) error {
 // drains measures how long n Sandboxes stand still that leave a Node which drains. Each of
 // them has a client that counts in a variable of it, and one runs a command whose output is
 // followed. A request that fails or counts wrongly, and output that is lost or repeated, is
-// an error.
+// an error; a request that is refused for the time being is repeated, and its wait counts.
 func drains(ctx context.Context, t testing.TB, report *bench.Report, s side, n int) error {
 	ops := s.gateway.Operator(t)
 	if err := setDraining(ops, rig.FleetHome, true); err != nil { // so that all of them are on the other node
@@ -107,6 +108,11 @@ func (c target) counts(ctx context.Context, stop <-chan struct{}) (longest time.
 	for x := 1; ; x++ {
 		began := time.Now()
 		out, err := c.run(ctx, "python", "x += 1; print(x)")
+		for errors.Is(err, sandbox.Unavailable) && time.Since(began) < rig.Patience {
+			// Refused, with or without its effect, since it had just begun when the Sandbox was frozen.
+			time.Sleep(askEvery)
+			out, err = c.run(ctx, "python", fmt.Sprintf("x += x == %d; print(x)", x-1))
+		}
 		if err != nil {
 			return 0, err
 		}
