@@ -100,13 +100,8 @@ func (s builderServer) buildLog(ctx context.Context, q url.Values, _ io.Reader, 
 			return err
 		}
 		wrote = true
-		if _, err := to.Write(append(raw, '\n')); err != nil {
-			return err
-		}
-		if f, ok := to.(interface{ FlushError() error }); ok {
-			return f.FlushError()
-		}
-		return nil
+		_, err = prompt{to}.Write(append(raw, '\n'))
+		return err
 	}
 	err = s.h.BuildLog(ctx, t, q.Get("id"), from, q.Get("follow") == "true", func(l sandbox.BuildLine) error {
 		return write(&builderv1.LogEntry{At: fromTime(l.At), Text: l.Text, Next: l.Next})

@@ -149,7 +149,7 @@ func (s nodeServer) transfers() map[string]transfer {
 			return writeReply(to, &nodev1.KeepBaseResponse{}, s.n.KeepBase(ctx, q.Get("node"), q.Get("snapshot"), from))
 		},
 		"GET " + exportChangesPath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
-			return s.n.ExportChanges(ctx, q.Get("node"), q.Get("snapshot"), q.Get("base"), to)
+			return s.n.ExportChanges(ctx, q.Get("node"), q.Get("snapshot"), q.Get("base"), prompt{to})
 		},
 		"POST " + importChangesPath: func(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
 			r := sandbox.ChangesRequest{Snapshot: q.Get("snapshot"), Image: q.Get("image"), Base: q.Get("base")}
@@ -243,6 +243,17 @@ func (b *begun) FlushError() error {
 		return errors.ErrUnsupported
 	}
 	return http.NewResponseController(w).Flush()
+}
+
+// prompt sends each write at once: a few bytes may keep the other end busy for long.
+type prompt struct{ io.Writer }
+
+func (p prompt) Write(b []byte) (int, error) {
+	n, err := p.Writer.Write(b)
+	if f, ok := p.Writer.(interface{ FlushError() error }); ok && err == nil {
+		err = f.FlushError()
+	}
+	return n, err
 }
 
 // download writes the answer of a transfer to w and returns w's errors unchanged.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -191,5 +192,13 @@ func TestTransfersAreForTheirCallers(t *testing.T) {
 		if err := refusal(res); !errors.As(err, &told) || told.Code != sandbox.Anonymous {
 			t.Errorf("%s without a token: %v", path, err)
 		}
+	}
+}
+
+// A few bytes of an answer that comes bit by bit are sent at once.
+func TestPrompt(t *testing.T) {
+	got := httptest.NewRecorder()
+	if n, err := (prompt{&begun{Writer: got}}).Write([]byte("few")); n != 3 || err != nil || !got.Flushed {
+		t.Errorf("Write = %d, %v; sent: %t", n, err, got.Flushed)
 	}
 }

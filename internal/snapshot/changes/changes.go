@@ -58,6 +58,10 @@ func NewIndex(to io.Writer, from io.Reader) (*Index, error) {
 	return x, nil
 }
 
+// maxRange bounds a range that Write writes, in bytes. Write sends each before it reads on, so that
+// the reader works at the same time.
+const maxRange = 4 << 20
+
 // Write writes the difference of from from the stream that base is of.
 func Write(to io.Writer, from io.Reader, base *Index) error {
 	w := &writer{to: bufio.NewWriterSize(to, 2*chunks.MaxBytes)}
@@ -76,13 +80,11 @@ func Write(to io.Writer, from io.Reader, base *Index) error {
 	}
 	w.endRange()
 	w.put([]byte{partEnd})
-	if w.err != nil {
-		return w.err
-	}
-	return w.to.Flush()
+	w.flush()
+	return w.err
 }
 
-// writer writes parts. It joins ranges that follow each other.
+// writer writes parts. It joins ranges that follow each other, up to maxRange.
 type writer struct {
 	to            *bufio.Writer
 	offset, bytes int64 // of the range that is not written yet
@@ -95,13 +97,21 @@ func (w *writer) put(b []byte) {
 	}
 }
 
-func (w *writer) addRange(offset, n int64) {
-	if w.bytes > 0 && w.offset+w.bytes == offset {
-		w.bytes += n
-		return
+func (w *writer) flush() {
+	if w.err == nil {
+		w.err = w.to.Flush()
 	}
-	w.endRange()
-	w.offset, w.bytes = offset, n
+}
+
+func (w *writer) addRange(offset, n int64) {
+	if w.bytes == 0 || w.offset+w.bytes != offset {
+		w.endRange()
+		w.offset = offset
+	}
+	if w.bytes += n; w.bytes >= maxRange {
+		w.endRange()
+		w.flush()
+	}
 }
 
 func (w *writer) endRange() {

@@ -165,7 +165,10 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 		return sandbox.Saved{}, err
 	}
 	d.layer = m.Files[len(m.Files)-1].Layer
-	if err := d.fill(pipe, r.Proof.Sums); err != nil {
+	flushed := d.flush()
+	err = d.fill(pipe, r.Proof.Sums)
+	flushed()
+	if err != nil {
 		d.discard()
 		return sandbox.Saved{}, err
 	}

@@ -278,12 +278,12 @@ const mostDescribed = 4
 // otherFiles is the least allocation for a file without pages, in bytes.
 const otherFiles = 8 << 20
 
-// flushEvery is how often the disk is made to write a state while a sentry writes it.
+// flushEvery is how often the disk is made to write a state while it is written.
 const flushEvery = 10 * time.Millisecond
 
-// flush has the disk begin to write the sentry's output while the sentry still writes,
-// until end is called. Otherwise the disk would begin only after the sentry has ended,
-// and the caller would wait for both in turn.
+// flush has the disk begin to write the pages while a sentry or an import still adds to them,
+// until end is called. Otherwise the disk would begin only after that, and the caller would
+// wait for both in turn.
 func (d *draft) flush() (end func()) {
 	pages := d.pages()
 	over := make(chan struct{})
