@@ -49,6 +49,9 @@ type SaveRequest struct {
 	Snapshot string // Snapshot ID; names the saved state
 	Memory   bool   // Processes and memory too; false: only files
 	Freeze   bool   // leave the Boot frozen afterwards, as a pause does
+	// Leaves says that the state is carried to another Node now and then deleted: to deduplicate
+	// or replicate it here would be in vain, and slow the move down.
+	Leaves bool
 }
 
 // FilesRequest asks a Node to copy only the files of a saved state.

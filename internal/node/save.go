@@ -9,6 +9,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
+// leaveTime is how long a state that leaves this Node is neither packed nor copied. If it is
+// still here then, its move has failed or takes long.
+const leaveTime = time.Minute
+
 // pauser returns the Engine's Pauser, or Unsupported.
 func (n *Node) pauser(node string) (sandbox.Pauser, error) {
 	if err := n.check(node); err != nil {
@@ -94,7 +98,10 @@ func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandb
 	if err == nil {
 		saved, err = engine.Save(ctx, b.id, r.Snapshot, r.Memory)
 	}
-	if err == nil {
+	switch {
+	case err == nil && r.Leaves:
+		time.AfterFunc(leaveTime, func() { n.share(context.Background(), r.Snapshot, r.Boot.Tenant) })
+	case err == nil:
 		n.share(ctx, r.Snapshot, r.Boot.Tenant)
 	}
 	if err == nil || !r.Freeze {
@@ -178,14 +185,14 @@ func (n *Node) saveFilesOf(ctx context.Context, engine sandbox.Pauser, b *boot, 
 	return saved, err
 }
 
-// share lets a Snapshot share disk space with others of its Tenant. Failure costs only
-// space.
+// share lets a Snapshot share disk space with others of its Tenant, unless it is deleted by
+// now. Failure costs only space.
 func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.TenantID) {
 	engine, ok := n.engine.(sandbox.Deduplicator)
 	if !ok {
 		return
 	}
-	if err := engine.ShareSaved(ctx, snapshot, string(tenant)); err != nil && !errors.Is(err, sandbox.Unsupported) {
+	if err := engine.ShareSaved(ctx, snapshot, string(tenant)); err != nil && !errors.Is(err, sandbox.Unsupported) && !errors.Is(err, sandbox.NotFound) {
 		n.log.WarnContext(ctx, "asking for the packing of a snapshot failed", telemetry.KeySnapshot, snapshot, telemetry.KeyError, err)
 	}
 }

@@ -96,6 +96,33 @@ func TestStartFromWhatIsBroken(t *testing.T) {
 	}
 }
 
+// A state that leaves the Node is packed only if it is still there a minute later.
+func TestStateThatLeaves(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		req := request("t")
+		r := sandbox.SaveRequest{Boot: refOf(req, w.start(req)), Memory: true, Leaves: true}
+		var saved [2]string
+		for i := range saved {
+			saved[i] = sandbox.NewSnapshotID()
+			r.Snapshot = saved[i]
+			if _, err := w.node.Save(t.Context(), name, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.node.DeleteSaved(t.Context(), name, saved[0]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Second)
+		if group := w.engine.GroupOf(saved[1]); group != "" {
+			t.Errorf("it is packed for %q at once", group)
+		}
+		time.Sleep(time.Minute)
+		if group := w.engine.GroupOf(saved[1]); group != string(req.Binding.Tenant) {
+			t.Errorf("in the end it is packed for %q", group)
+		}
+	})
+}
+
 func TestPauseAndResume(t *testing.T) {
 	in(t, node.PoolConfig{Min: 2, Max: 2}, func(t *testing.T, w *world) {
 		req := request("t")

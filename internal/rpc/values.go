@@ -343,11 +343,11 @@ func toRef(b *nodev1.BootRef) sandbox.BootRef {
 }
 
 func fromSave(node string, r sandbox.SaveRequest) *nodev1.SaveRequest {
-	return &nodev1.SaveRequest{Node: node, Boot: fromRef(r.Boot), Snapshot: r.Snapshot, Memory: r.Memory, Freeze: r.Freeze}
+	return &nodev1.SaveRequest{Node: node, Boot: fromRef(r.Boot), Snapshot: r.Snapshot, Memory: r.Memory, Freeze: r.Freeze, Leaves: r.Leaves}
 }
 
 func toSave(r *nodev1.SaveRequest) sandbox.SaveRequest {
-	return sandbox.SaveRequest{Boot: toRef(r.Boot), Snapshot: r.Snapshot, Memory: r.Memory, Freeze: r.Freeze}
+	return sandbox.SaveRequest{Boot: toRef(r.Boot), Snapshot: r.Snapshot, Memory: r.Memory, Freeze: r.Freeze, Leaves: r.Leaves}
 }
 
 func fromSaved(s sandbox.Saved) *nodev1.SaveResponse {

@@ -91,7 +91,7 @@ func (m *Manager) saveAhead(ctx context.Context, id string) (snap sandbox.Snapsh
 	if err != nil {
 		return snap, "", nil, err
 	}
-	if err := m.save(limited, sb, snap, false); err != nil {
+	if err := m.save(limited, sb, snap, sandbox.SaveRequest{Leaves: true}); err != nil {
 		release() // and a sweep deletes it
 		return snap, "", nil, err
 	}

@@ -41,6 +41,12 @@ func TestSendAhead(t *testing.T) {
 				w.nodes.large = !tt.small
 				w.nodes.fail(func(f *faults) {
 					f.onKeepBase = func(string) error { w.nodes.remember(sb, "since"); return nil }
+					f.onSaved = func(r sandbox.SaveRequest) error {
+						if !r.Leaves {
+							t.Errorf("the node packs what leaves it: %+v", r)
+						}
+						return nil
+					}
 					if tt.faults != nil {
 						tt.faults(f)
 					}

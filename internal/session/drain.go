@@ -271,7 +271,7 @@ func (m *Manager) leaveRunning(ctx context.Context, sb sandbox.Sandbox, sent ahe
 	unhold := func() {}
 	defer func() { unhold() }()
 	var before sandbox.Sandbox
-	resuming, err := m.pauseInto(work, sb, snap, leaveLimit, func(running sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
+	resuming, err := m.pauseInto(work, sb, snap, true, func(running sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
 		before = running
 		saved, err := m.store.SnapshotByID(work, snap.ID)
 		if err != nil {

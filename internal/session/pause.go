@@ -174,7 +174,7 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
 	defer release()
-	paused, err := m.pauseInto(ctx, sb, snap, pauseLimit, func(sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
+	paused, err := m.pauseInto(ctx, sb, snap, false, func(sandbox.Sandbox) (func(*sandbox.Sandbox) error, error) {
 		return func(s *sandbox.Sandbox) error {
 			s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
 			return s.To(sandbox.Paused)
@@ -192,10 +192,15 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	return paused, nil
 }
 
-// pauseInto freezes sb and saves it as snap, within limit. Then it calls next with the last
-// record that says running, and records the State that the returned edit sets. On error sb
-// continues to run, at once or after reconciling.
-func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, limit time.Duration, next func(running sandbox.Sandbox) (edit func(*sandbox.Sandbox) error, err error)) (sandbox.Sandbox, error) {
+// pauseInto freezes sb and saves it as snap, within pauseLimit; if it leaves its Node, next is
+// part of that, within leaveLimit. Then it calls next with the last record that says running, and
+// records the State that the returned edit sets. On error sb continues to run, at once or after
+// reconciling.
+func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, leaves bool, next func(running sandbox.Sandbox) (edit func(*sandbox.Sandbox) error, err error)) (sandbox.Sandbox, error) {
+	limit := pauseLimit
+	if leaves {
+		limit = leaveLimit
+	}
 	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		sb.Deadline, sb.RunsUntil = s.Deadline, s.RunsUntil
 		s.Deadline = now().Add(limit)
@@ -204,7 +209,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 	if err != nil {
 		return sandbox.Sandbox{}, sandbox.NotBegun(err)
 	}
-	if err = m.save(ctx, sb, snap, true); err == nil {
+	if err = m.save(ctx, sb, snap, sandbox.SaveRequest{Freeze: true, Leaves: leaves}); err == nil {
 		var edit func(*sandbox.Sandbox) error
 		if edit, err = next(sb); err == nil {
 			var after sandbox.Sandbox

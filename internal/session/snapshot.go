@@ -154,7 +154,7 @@ func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, operation
 		return sandbox.Snapshot{}, err
 	}
 	defer release()
-	err = m.save(ctx, sb, snap, false)
+	err = m.save(ctx, sb, snap, sandbox.SaveRequest{})
 	m.observe(operation, err, began)
 	if err != nil {
 		return sandbox.Snapshot{}, err
@@ -239,10 +239,11 @@ func (m *Manager) isHeld(snapshot string) bool {
 	return m.held[snapshot] > 0
 }
 
-// save saves sb on its Node and records snap as ready.
-func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, freeze bool) error {
+// save saves sb on its Node and records snap as ready. how has Freeze and Leaves.
+func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, how sandbox.SaveRequest) error {
 	began := time.Now()
-	saved, err := m.nodes.Save(ctx, sb.Boot.Node, sandbox.SaveRequest{Boot: refOf(sb), Snapshot: snap.ID, Memory: snap.Memory, Freeze: freeze})
+	how.Boot, how.Snapshot, how.Memory = refOf(sb), snap.ID, snap.Memory
+	saved, err := m.nodes.Save(ctx, sb.Boot.Node, how)
 	switch {
 	case errors.Is(err, sandbox.NotFound): // of the Boot, not of the Sandbox
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)

@@ -740,6 +740,7 @@ type SaveRequest struct {
 	Snapshot      string                 `protobuf:"bytes,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	Memory        bool                   `protobuf:"varint,4,opt,name=memory,proto3" json:"memory,omitempty"`
 	Freeze        bool                   `protobuf:"varint,5,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	Leaves        bool                   `protobuf:"varint,6,opt,name=leaves,proto3" json:"leaves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -805,6 +806,13 @@ func (x *SaveRequest) GetMemory() bool {
 func (x *SaveRequest) GetFreeze() bool {
 	if x != nil {
 		return x.Freeze
+	}
+	return false
+}
+
+func (x *SaveRequest) GetLeaves() bool {
+	if x != nil {
+		return x.Leaves
 	}
 	return false
 }
@@ -3811,13 +3819,14 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"sandbox_id\x18\x02 \x01(\tR\tsandboxId\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x16\n" +
-	"\x06tenant\x18\x04 \x01(\tR\x06tenant\"\xa0\x01\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\"\xb8\x01\n" +
 	"\vSaveRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x121\n" +
 	"\x04boot\x18\x02 \x01(\v2\x1d.cloudsandbox.node.v1.BootRefR\x04boot\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\tR\bsnapshot\x12\x16\n" +
 	"\x06memory\x18\x04 \x01(\bR\x06memory\x12\x16\n" +
-	"\x06freeze\x18\x05 \x01(\bR\x06freeze\"\xc8\x01\n" +
+	"\x06freeze\x18\x05 \x01(\bR\x06freeze\x12\x16\n" +
+	"\x06leaves\x18\x06 \x01(\bR\x06leaves\"\xc8\x01\n" +
 	"\fSaveResponse\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x16\n" +
 	"\x06memory\x18\x02 \x01(\bR\x06memory\x12\x14\n" +
