@@ -182,7 +182,9 @@ type Node struct {
 	left     map[string]departure // bound Boots that ended lately, by Boot ID
 	gone     chan struct{}        // closed when a Boot is gone, and then replaced
 	arriving map[string]*arrival  // starts in progress by Sandbox ID
-	fence    fence                // highest Boot number seen of each Sandbox
+	// leaving are the Tenants of the states that leave this Node, by Snapshot, for leaveTime.
+	leaving map[string]sandbox.TenantID
+	fence   fence // highest Boot number seen of each Sandbox
 
 	wg sync.WaitGroup // short work that events begin
 }
@@ -318,6 +320,7 @@ func prepare(cfg Config) (*Node, error) {
 		boots:    map[string]*boot{},
 		owners:   map[string]*boot{},
 		left:     map[string]departure{},
+		leaving:  map[string]sandbox.TenantID{},
 		gone:     make(chan struct{}),
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),

@@ -100,7 +100,7 @@ func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandb
 	}
 	switch {
 	case err == nil && r.Leaves:
-		time.AfterFunc(leaveTime, func() { n.share(context.Background(), r.Snapshot, r.Boot.Tenant) })
+		n.leaves(r.Snapshot, r.Boot.Tenant)
 	case err == nil:
 		n.share(ctx, r.Snapshot, r.Boot.Tenant)
 	}
@@ -195,6 +195,28 @@ func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.Tenant
 	if err := engine.ShareSaved(ctx, snapshot, string(tenant)); err != nil && !errors.Is(err, sandbox.Unsupported) && !errors.Is(err, sandbox.NotFound) {
 		n.log.WarnContext(ctx, "asking for the packing of a snapshot failed", telemetry.KeySnapshot, snapshot, telemetry.KeyError, err)
 	}
+}
+
+// leaves has share wait until a Snapshot stays, or for leaveTime.
+func (n *Node) leaves(snapshot string, tenant sandbox.TenantID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leaving[snapshot] = tenant
+	time.AfterFunc(leaveTime, func() { n.stays(snapshot) })
+}
+
+// stays shares a Snapshot that was to leave this Node.
+func (n *Node) stays(snapshot string) {
+	n.mu.Lock()
+	tenant, leaves := n.leaving[snapshot]
+	delete(n.leaving, snapshot)
+	n.mu.Unlock()
+	if !leaves {
+		return
+	}
+	ctx, cancel := uncancelled(context.Background())
+	defer cancel()
+	n.share(ctx, snapshot, tenant)
 }
 
 // fetch keeps a saved state on this host until it is released: all of it with whole, or so much

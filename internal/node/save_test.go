@@ -120,6 +120,18 @@ func TestStateThatLeaves(t *testing.T) {
 		if group := w.engine.GroupOf(saved[1]); group != string(req.Binding.Tenant) {
 			t.Errorf("in the end it is packed for %q", group)
 		}
+
+		r.Snapshot, r.Freeze = sandbox.NewSnapshotID(), true
+		if _, err := w.node.Save(t.Context(), name, r); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.node.Stop(t.Context(), name, r.Boot.BootID, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.start(after(req, r.Snapshot)) // its move has failed
+		if group := w.engine.GroupOf(r.Snapshot); group != string(req.Binding.Tenant) {
+			t.Errorf("once it is used here it is packed for %q", group)
+		}
 	})
 }
 

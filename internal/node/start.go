@@ -79,7 +79,7 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	return sandbox.Started{BootID: b.id, Pooled: b.pooled}, nil
 }
 
-// restore starts a Boot from a saved state.
+// restore starts a Boot from a saved state. If the state was to leave, its move has failed.
 func (n *Node) restore(ctx context.Context, req sandbox.StartRequest) (b *boot, err error) {
 	err = n.fetched(ctx, req.From, false, func(arrives bool) error {
 		turns := turnsOf{n.queue, bindLimit}
@@ -89,6 +89,9 @@ func (n *Node) restore(ctx context.Context, req sandbox.StartRequest) (b *boot, 
 		b, err = n.cold(ctx, req, turns)
 		return err
 	})
+	if err == nil {
+		n.stays(req.From)
+	}
 	return b, err
 }
 

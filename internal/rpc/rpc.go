@@ -261,7 +261,9 @@ func (p *peer) alive(ctx context.Context) error {
 	if res.StatusCode != http.StatusOK {
 		return p.away(fmt.Errorf("health answers %s", res.Status))
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxHealth)) // the connection is kept for the next one
+	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxHealth)); err != nil { // the connection is kept for the next one
+		return p.away(err)
+	}
 	return nil
 }
 

@@ -153,6 +153,14 @@ func (i *idle) track(sb sandbox.Sandbox) {
 	}
 }
 
+// isTracked reports whether a Sandbox is tracked.
+func (i *idle) isTracked(id string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, ok := i.byID[id]
+	return ok
+}
+
 // look makes wait return.
 func (i *idle) look() {
 	select {

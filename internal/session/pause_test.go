@@ -526,36 +526,46 @@ func TestRollback(t *testing.T) {
 }
 
 // A resume or rollback whose last write took effect without an answer is not undone: others may
-// have used the Sandbox since.
+// have used the Sandbox since. Its timeouts hold, also if the database is away for a while.
 func TestResumeThatIsUncertain(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.run()
-		defer w.stop()
-		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, OnTimeout: sandbox.OnTimeoutPause})
-		w.nodes.remember(sb, "one")
-		w.snapshot(sb.ID, "first")
-		w.nodes.remember(sb, "two")
-		w.pause(sb.ID)
-		expect := func(what string, err error, memory string, timeline int64) {
-			t.Helper()
-			if !errors.Is(err, sandbox.Unavailable) {
-				t.Errorf("%s = %v", what, err)
-			}
-			if r := w.record(sb.ID); r.State != sandbox.Running || r.Timeline != timeline || w.nodes.recall(r) != memory {
-				t.Errorf("after %s it is %+v and holds %q", what, r, w.nodes.recall(r))
-			}
-		}
-		w.store.uncertain.Store(true)
-		_, err := w.m.Resume(t.Context(), "t", sb.ID)
-		expect("Resume", err, "two", 1)
-		_, err = w.m.Rollback(t.Context(), "t", sb.ID, "first")
-		expect("Rollback", err, "one", 2)
-		w.store.uncertain.Store(false)
-		w.pass(time.Hour + time.Minute) // its deadline is kept
-		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Timeline != 2 || w.nodes.recall(w.resume(sb.ID)) != "one" {
-			t.Errorf("after its time it is %+v", r)
-		}
-	})
+	for _, away := range []bool{false, true} {
+		t.Run(fmt.Sprint("then away: ", away), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.run()
+				defer w.stop()
+				sb := w.create("t", sandbox.CreateRequest{Timeout: 5 * time.Hour, IdleTimeout: 5 * time.Minute, OnTimeout: sandbox.OnTimeoutPause})
+				w.nodes.remember(sb, "one")
+				w.snapshot(sb.ID, "first")
+				w.nodes.remember(sb, "two")
+				w.pause(sb.ID)
+				lost := func() {
+					if away {
+						w.store.lasts.Store(new(atomic.Int64))
+					}
+				}
+				w.store.uncertain.Store(&lost)
+				expect := func(what string, err error, memory string, timeline int64) {
+					t.Helper()
+					w.store.lasts.Store(nil)
+					if !errors.Is(err, sandbox.Unavailable) {
+						t.Errorf("%s = %v", what, err)
+					}
+					if r := w.record(sb.ID); r.State != sandbox.Running || r.Timeline != timeline || w.nodes.recall(r) != memory {
+						t.Errorf("after %s it is %+v and holds %q", what, r, w.nodes.recall(r))
+					}
+				}
+				_, err := w.m.Resume(t.Context(), "t", sb.ID)
+				expect("Resume", err, "two", 1)
+				_, err = w.m.Rollback(t.Context(), "t", sb.ID, "first")
+				expect("Rollback", err, "one", 2)
+				w.store.uncertain.Store(nil)
+				w.pass(7 * time.Minute)
+				if r := w.record(sb.ID); r.State != sandbox.Paused || r.Timeline != 2 || w.nodes.recall(w.resume(sb.ID)) != "one" {
+					t.Errorf("unused for some minutes it is %+v", r)
+				}
+			})
+		})
+	}
 }
 
 // A rollback refused with a retry time leaves the Sandbox paused in its present state. A

@@ -262,6 +262,7 @@ func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there
 		}
 	default:
 		if there {
+			m.trackFound(sb)
 			return nil
 		}
 	}
@@ -278,6 +279,16 @@ func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there
 		m.log.Info("reconcile ended a sandbox", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, "was", sb.State, "cause", ended.Ended.Cause)
 	}
 	return err
+}
+
+// trackFound tracks a running Sandbox that is not tracked: the write that had it run took effect,
+// although it failed.
+func (m *Manager) trackFound(sb sandbox.Sandbox) {
+	if m.idle.isTracked(sb.ID) || m.isMoving(sb.ID) || m.isCreating(sb.ID) {
+		return
+	}
+	m.alarm.set(sb.Deadline)
+	m.track(sb)
 }
 
 // reconcileBoot stops a Boot that no record owns. Its record is read after the

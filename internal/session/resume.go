@@ -305,7 +305,7 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 		}
 	}
 	paused, err := m.change(ctx, tried.ID, func(s *sandbox.Sandbox) error {
-		if s.State != sandbox.Resuming || s.Boot != tried.Boot { // it runs, or another process works on it
+		if s.Boot != tried.Boot { // another process works on it
 			return notRunning(*s)
 		}
 		s.Snapshot, s.Timeline, s.Boot.ID, s.Boot.Node, s.Deadline = snap.ID, timeline, "", node, deadline

@@ -777,8 +777,8 @@ type checkedStore struct {
 	// forgets has the next update find no record, as after a crash of the database.
 	forgets atomic.Bool
 	// uncertain has updates that have a Sandbox run take effect and fail, as if the database were
-	// lost while it commits.
-	uncertain atomic.Bool
+	// lost while it commits. It runs in between.
+	uncertain atomic.Pointer[func()]
 	// lasts is how many more reads and updates of Sandboxes succeed before the database is
 	// away; nil: all of them.
 	lasts atomic.Pointer[atomic.Int64]
@@ -894,7 +894,8 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 	if (sb.Ended != nil) == sb.Live() {
 		s.t.Errorf("a %s record with the termination record %v", sb.State, sb.Ended)
 	}
-	if sb.State == sandbox.Running && s.uncertain.Load() {
+	if lost := s.uncertain.Load(); lost != nil && sb.State == sandbox.Running {
+		(*lost)()
 		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Unavailable, "the database was lost while it committed").WithCause(sandbox.ErrUncertain)
 	}
 	return after, nil

@@ -36,9 +36,11 @@ type state struct {
 	snapshots string
 	// mayPause, mayWake and maySave say that an operation without an answer may still do so.
 	mayPause, mayWake, maySave bool
-	// tried are the lists in memory of Boots that rollbacks without an answer may have started
-	// and stopped again, each in a line.
-	tried string
+	// mayTry says that a resume without an answer may have a Boot that is stopped again, and tried
+	// are the lists in memory of such Boots of rollbacks, each in a line. An answer of another
+	// Boot ends both: at most one runs.
+	mayTry bool
+	tried  string
 	// mayEnd says that a delete has no answer yet.
 	mayEnd bool
 }
@@ -95,7 +97,7 @@ func step(s state, in Input, out Output) []state {
 	case Beat:
 		return stepBeat(s, out)
 	case wake:
-		s.mayWake = true
+		s.mayWake, s.mayTry = true, true
 	case rouse:
 		roused := s
 		if roused.life = running; roused != s {
@@ -124,8 +126,10 @@ func step(s state, in Input, out Output) []state {
 		if s.life == running { // pausing a paused one changes nothing
 			s = s.keep()
 		}
+		s = s.alone()
 		s.life = paused
 	case Resume:
+		s = s.alone()
 		s.life = running
 	case Rollback:
 		return stepRollback(s, in, out)
@@ -155,8 +159,11 @@ func (s *state) list(kind Kind) *string {
 func stepAdd(s state, in Input, out Output) []state {
 	list := s.list(in.Kind)
 	*list, s.life = listOf(*list, in.ID), running
-	if !out.Unknown && out.List != *list {
-		return nil
+	if !out.Unknown {
+		if out.List != *list {
+			return nil
+		}
+		s = s.alone()
 	}
 	return []state{s.changed()}
 }
@@ -166,14 +173,21 @@ func stepRead(s state, in Input, out Output) []state {
 	if out.List != *s.list(in.Kind) {
 		return nil
 	}
+	s = s.alone()
 	s.life = running
 	return []state{s}
+}
+
+// alone is s after an answer that no tried Boot gave.
+func (s state) alone() state {
+	s.mayTry, s.tried = false, ""
+	return s
 }
 
 // stepBeat is step of a call to the outside, which resumes nothing. It may be of the Boot of a
 // resume or rollback without an answer, which is undone.
 func stepBeat(s state, out Output) (all []state) {
-	if s.mayWake && (out.List == s.memory && s.life != running || slices.Contains(strings.SplitAfter(s.tried, "\n"), out.List+"\n")) {
+	if s.mayTry && s.life != running && out.List == s.memory || slices.Contains(strings.SplitAfter(s.tried, "\n"), out.List+"\n") {
 		all = append(all, s)
 	}
 	if out.List == s.memory && (s.life == running || s.mayWake) {
@@ -236,7 +250,7 @@ func stepGet(s state, out Output) []state {
 // Sandbox paused in its state from before.
 func stepRollback(s state, in Input, out Output) []state {
 	before := s.mayKeep()
-	before.mayPause, before.mayWake, before.maySave = true, true, true
+	before.mayPause, before.mayWake, before.maySave, before.mayTry = true, true, true, true
 	back := s
 	found := false
 	for line := range strings.Lines(s.snapshots) {

@@ -100,6 +100,8 @@ func TestModel(t *testing.T) {
 		{"a rollback that is undone, and it was in the next timeline", new(script).create().take("s").unknownBack("s").get("resuming", 0, 2).get(paused, 0, 1), false},
 		{"a rollback that is undone reached the outside", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").unknownBack("s").beat(" 1").get(paused, 0, 1).memory(3, " 1 2 3"), true},
 		{"a rollback that is undone reached the outside with another list", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").unknownBack("s").beat(""), false},
+		{"a rollback that is undone keeps running", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").unknownBack("s").beat(" 1").memory(3, " 1 2 3").beat(" 1"), false},
+		{"paused after a resume without an answer, and it reaches the outside", new(script).create().done(Pause).unknown(Resume, 0).done(Resume).done(Pause).beat("").get(paused, 0, 1), false},
 		{"no rollback, and the outside hears of the snapshot", new(script).create().memory(1, " 1").take("s").memory(2, " 1 2").beat(" 1"), false},
 		{"a resume that is undone reached the outside", new(script).create().memory(1, " 1").done(Pause).unknown(Resume, 0).beat(" 1").get(paused, 0, 1).memory(2, " 1 2"), true},
 		{"rolled back to an unknown snapshot", new(script).create().back("s"), false},

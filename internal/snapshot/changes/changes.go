@@ -58,20 +58,26 @@ func NewIndex(to io.Writer, from io.Reader) (*Index, error) {
 	return x, nil
 }
 
-// maxRange bounds a range that Write writes, in bytes. Write sends each before it reads on, so that
-// the reader works at the same time.
-const maxRange = 4 << 20
+// promptly is how many bytes of the stream Write reads before it sends the parts that they gave,
+// so that the reader works at the same time.
+const promptly = 4 << 20
 
 // Write writes the difference of from from the stream that base is of.
 func Write(to io.Writer, from io.Reader, base *Index) error {
 	w := &writer{to: bufio.NewWriterSize(to, 2*chunks.MaxBytes)}
 	w.put([]byte(magic))
+	unsent := 0
 	err := chunks.Each(from, func(b []byte) error {
 		at, same := base.at[sha256.Sum256(b)]
 		if same {
 			w.addRange(at, int64(len(b)))
 		} else {
 			w.addBytes(b)
+		}
+		if unsent += len(b); unsent >= promptly {
+			unsent = 0
+			w.endRange()
+			w.flush()
 		}
 		return w.err
 	})
@@ -84,7 +90,7 @@ func Write(to io.Writer, from io.Reader, base *Index) error {
 	return w.err
 }
 
-// writer writes parts. It joins ranges that follow each other, up to maxRange.
+// writer writes parts. It joins ranges that follow each other.
 type writer struct {
 	to            *bufio.Writer
 	offset, bytes int64 // of the range that is not written yet
@@ -104,14 +110,12 @@ func (w *writer) flush() {
 }
 
 func (w *writer) addRange(offset, n int64) {
-	if w.bytes == 0 || w.offset+w.bytes != offset {
-		w.endRange()
-		w.offset = offset
+	if w.bytes > 0 && w.offset+w.bytes == offset {
+		w.bytes += n
+		return
 	}
-	if w.bytes += n; w.bytes >= maxRange {
-		w.endRange()
-		w.flush()
-	}
+	w.endRange()
+	w.offset, w.bytes = offset, n
 }
 
 func (w *writer) endRange() {

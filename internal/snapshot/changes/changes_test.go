@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/changes"
 )
@@ -108,22 +109,27 @@ func TestReaderRefuses(t *testing.T) {
 
 // The reader gets the first parts while the writer still reads, also if nothing has changed.
 func TestPartsAreSentAtOnce(t *testing.T) {
-	base := random(1, 16<<20)
-	x := index(t, base)
-	received, send := io.Pipe()
-	more, feed := io.Pipe()
-	written := make(chan error, 1)
-	go func() { written <- changes.Write(send, more, x) }()
-	go func() { _, _ = feed.Write(base[:8<<20]) }()
-	r := changes.NewReader(received, bytes.NewReader(base), int64(len(base)))
-	got := make([]byte, 4<<20)
-	if _, err := io.ReadFull(r, got); err != nil || !bytes.Equal(got, base[:4<<20]) {
-		t.Fatalf("the first part: %v", err)
-	}
-	ours := errors.New("ours")
-	feed.CloseWithError(ours)
-	if err := <-written; !errors.Is(err, ours) {
-		t.Errorf("Write = %v", err)
+	for name, base := range map[string][]byte{"random": random(1, 16<<20), "repeated": bytes.Repeat(random(2, 1<<20), 16)} {
+		t.Run(name, func(t *testing.T) {
+			x := index(t, base)
+			synctest.Test(t, func(t *testing.T) { // which fails if all wait
+				received, send := io.Pipe()
+				more, feed := io.Pipe()
+				written := make(chan error, 1)
+				go func() { written <- changes.Write(send, more, x) }()
+				go func() { _, _ = feed.Write(base[:8<<20]) }()
+				r := changes.NewReader(received, bytes.NewReader(base), int64(len(base)))
+				got := make([]byte, 4<<20)
+				if _, err := io.ReadFull(r, got); err != nil || !bytes.Equal(got, base[:4<<20]) {
+					t.Fatalf("the first part: %v", err)
+				}
+				feed.CloseWithError(errors.New("ours"))
+				received.Close()
+				if err := <-written; err == nil {
+					t.Error("Write succeeded")
+				}
+			})
+		})
 	}
 }
 
