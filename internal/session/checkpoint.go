@@ -88,9 +88,10 @@ func checkpointDue(sb sandbox.Sandbox) time.Time {
 	return last.Add(sb.CheckpointEvery)
 }
 
-// track starts the idle timeout and checkpoints of a Sandbox that starts to run, or
+// track starts the deadline, idle timeout and checkpoints of a Sandbox that starts to run, or
 // restarts them after a change.
 func (m *Manager) track(sb sandbox.Sandbox) {
+	m.alarm.set(sb.Deadline)
 	m.idle.track(sb)
 	if sb.CheckpointEvery > 0 {
 		m.checkpoints.set(sb.ID, sb.Tenant, checkpointDue(sb))

@@ -50,7 +50,6 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 		m.undo(ctx, sb, c.cause(err))
 		return sandbox.Sandbox{}, false, c.explain(client, err)
 	}
-	m.alarm.set(running.Deadline)
 	m.track(running)
 	return running, pooled, nil
 }

@@ -354,7 +354,6 @@ func (m *Manager) arrive(ctx context.Context, before, sb sandbox.Sandbox, snap s
 		m.mendSoon()
 		return err
 	}
-	m.alarm.set(running.Deadline)
 	m.track(running)
 	m.log.InfoContext(ctx, "a running sandbox moved to another node", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant,
 		telemetry.KeyNode, running.Boot.Node, "from", before.Boot.Node, telemetry.KeyBoot, running.Boot.ID)

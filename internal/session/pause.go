@@ -290,7 +290,6 @@ func (m *Manager) runOn(ctx context.Context, sb sandbox.Sandbox, deadline time.T
 		return s.To(sandbox.Running)
 	})
 	if err == nil {
-		m.alarm.set(running.Deadline)
 		m.track(running)
 	}
 	return running, err

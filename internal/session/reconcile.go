@@ -287,7 +287,6 @@ func (m *Manager) trackFound(sb sandbox.Sandbox) {
 	if m.idle.isTracked(sb.ID) || m.isMoving(sb.ID) || m.isCreating(sb.ID) {
 		return
 	}
-	m.alarm.set(sb.Deadline)
 	m.track(sb)
 }
 

@@ -194,7 +194,6 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 		m.stayAsBefore(ctx, sb, running, cause)
 		return sandbox.Sandbox{}, cannotStart(running, began, err)
 	}
-	m.alarm.set(running.Deadline)
 	m.track(running)
 	m.log.InfoContext(ctx, "a sandbox resumed", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, running.Boot.Node,
 		telemetry.KeyBoot, running.Boot.ID, telemetry.KeySnapshot, running.Snapshot, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
@@ -285,7 +284,6 @@ func (m *Manager) stayPaused(ctx context.Context, tried sandbox.Sandbox, cause e
 		return sandbox.Sandbox{}, err
 	}
 	if present.State == sandbox.Running && present.Boot == tried.Boot {
-		m.alarm.set(present.Deadline)
 		m.track(present)
 		return present, nil
 	}

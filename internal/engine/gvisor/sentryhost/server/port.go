@@ -165,10 +165,7 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 		return sandbox.Saved{}, err
 	}
 	d.layer = m.Files[len(m.Files)-1].Layer
-	flushed := d.flush()
-	err = d.fill(pipe, r.Proof.Sums)
-	flushed()
-	if err != nil {
+	if err := d.fill(pipe, r.Proof.Sums); err != nil {
 		d.discard()
 		return sandbox.Saved{}, err
 	}
@@ -404,6 +401,7 @@ func (d *draft) fillFile(i int, pipe io.Reader, want []byte) error {
 // fill writes the files of a draft from a pipe, whose content must match sums and end
 // with ImportEnd.
 func (d *draft) fill(pipe io.Reader, sums [][]byte) error {
+	defer d.flush()()
 	for i, want := range sums {
 		if err := d.fillFile(i, pipe, want); err != nil {
 			return err
